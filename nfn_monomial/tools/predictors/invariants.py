@@ -175,7 +175,7 @@ class _Invariants(Model):
             statistics = [kind(self.space) for kind in self.stats]
             self.statistics = nn.ModuleList(statistics)
             features = sum(kind.out_features for kind in statistics)
-            self.inputs = Standardise([features])
+            self.inputs = Standardise([features], size=1.0)  # logarithms and ratios
             width += features
         self.head = nn.Sequential(
             nn.Dropout(head_dropout), nn.Linear(width, heads * head_width), nn.SiLU(),

@@ -337,21 +337,27 @@ class Standardise(nn.Module):
     Statistics are those of the training networks as they are given, so they follow the train set (original or
     augmented). Entries that never vary are only centred; so are those that vary in the lower half of their digits,
     where moved networks differ by rounding.
+
+    Args:
+        shape: of a network's entries.
+        dims: over which statistics are taken besides the networks.
+        size: of the numbers that entries were computed from, where it is known: digits count from there. 0 for none.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, shape: Sequence[int], dims: Sequence[int] = ()) -> None:
+    def __init__(self, shape: Sequence[int], dims: Sequence[int] = (), size: float = 0.0) -> None:
         super().__init__()
-        self.dims = (0, *dims)
+        self.dims, self.size = (0, *dims), size
         kept = [1 if i in self.dims else n for i, n in enumerate((1, *shape))]
         self.register_buffer("mean", torch.zeros(kept))
         self.register_buffer("std", torch.ones(kept))
 
     def fit(self, x: Tensor) -> None:
         wide = x.double()
-        std, size = wide.std(self.dims, correction=0, keepdim=True), wide.abs().amax(self.dims, keepdim=True)
+        std = wide.std(self.dims, correction=0, keepdim=True)
+        size = wide.abs().amax(self.dims, keepdim=True).clamp_min(self.size)
         self.mean.copy_(wide.mean(self.dims, keepdim=True))
         self.std.copy_(std.masked_fill(std <= math.sqrt(torch.finfo(x.dtype).eps) * size, 1))
 

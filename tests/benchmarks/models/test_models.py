@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
@@ -47,12 +47,18 @@ SIZES = {
 ALL = (*model_names(), "balanced-statnn", "balanced-hnp", "balanced-gnn", "balanced-mlp")
 
 
-# Some invariants of these vary by rounding alone: nodes of one or two neurons, single inputs, kernels of one entry.
-NARROW = [
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 3))
+
+
+# Some invariants of these vary by rounding alone: nodes of one or two neurons, single inputs, kernels of one entry,
+# rows in front of a norm, which are all as large when they are balanced.
+NARROW: list[Architecture | WeightSpace] = [
     PlainCNN((1, 4, 4), (1, 1), (1, 1), (0, 0), (5, 3), ("relu",) * 3),
     PlainCNN((1, 2, 1), (3, 1), (1, 1), (0, 0), (2, 3), ("tanh",) * 3),
     ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=True, activations=("relu",), classes=3),
     Transformer(1, 8, 4, 4, (2,), 2, (3,), ("relu",), 3),
+    WeightSpace.from_module(normalised(), torch.zeros(2, 8)),
 ]
 
 
@@ -119,13 +125,16 @@ def test_invariant_under_what_it_claims_and_nothing_else(name: str, activation: 
     assert whole < 1e-10 if expected else whole > 1e-2
 
 
-@pytest.mark.parametrize("architecture", NARROW, ids=["1x1", "narrow", "norms", "attention"])
+@pytest.mark.parametrize("narrow", NARROW, ids=["1x1", "narrow", "norms", "attention", "layer norm"])
 @pytest.mark.parametrize("name", ["stats", "gram-stats", "stats-set", "message-passing-stats", "gram-probes"])
-def test_what_varies_by_rounding_alone_is_not_enlarged(name: str, architecture: Architecture) -> None:
-    space = architecture.space
+def test_what_varies_by_rounding_alone_is_not_enlarged(name: str, narrow: Architecture | WeightSpace) -> None:
+    if isinstance(narrow, WeightSpace):
+        info = NetworkInfo(narrow, "relu", normalised, (8,))
+    else:
+        info = NetworkInfo(narrow.space, narrow.activation, narrow.module, (1, 8, 8))
+    space = info.space
     tensors = random_tensors(space)
     tensors = {key: t.abs() + 0.1 if key.endswith("running_var") else t for key, t in tensors.items()}
-    info = NetworkInfo(space, architecture.activation, architecture.module, (1, 8, 8))
     model = build_model(name, info, seed=0).double()
     model.fit_inputs(model.prepare_groups([(tensors, space)]))
     element = space.sample(NETWORKS, scale_range=(1, 100), generator=torch.Generator().manual_seed(1))
@@ -142,6 +151,15 @@ def test_what_varies_by_rounding_alone_is_only_centred(dtype: torch.dtype) -> No
     found = standardise(x)
     assert float(found[:, :3].abs().max()) <= 8 * eps
     torch.testing.assert_close(found[:, 3].abs(), torch.ones(2, dtype=dtype), rtol=1e-3, atol=0)
+
+
+def test_numbers_of_a_known_size_are_only_centred_if_they_are_its_rounding() -> None:
+    x = torch.tensor([[-1e-16, 1e-3], [1e-16, 2e-3]], dtype=torch.float64)
+    small, known = Standardise([2]).double(), Standardise([2], size=1.0).double()
+    for standardise in (small, known):
+        standardise.fit(x)
+    torch.testing.assert_close(small(x).abs(), torch.ones_like(x))
+    torch.testing.assert_close(known(x).abs(), torch.tensor([[1e-16, 1.0]], dtype=torch.float64).expand(2, 2))
 
 
 @pytest.mark.parametrize("name", SIZES)
