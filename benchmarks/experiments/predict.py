@@ -84,6 +84,15 @@ class PredictConfig(Settings):
     recipe: str | None = None
     training: TrainConfig = field(default_factory=TrainConfig)
 
+    def check(self) -> None:
+        sizes = self.train_networks
+        if len(set(sizes)) != len(sizes):
+            raise InvalidValueError(f"train_networks has a number twice: {', '.join(map(str, sizes))}")
+        if sizes and len(self.train_sets) > 1:
+            raise InvalidValueError(
+                f"train_networks is for one train set, not {', '.join(self.train_sets)}: choose train_sets=original"
+            )
+
     def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
         """Whether a model is trained on this set of these networks."""
         augments = (self.augmented_models is None or model in self.augmented_models) and (
@@ -250,7 +259,7 @@ Examples:
 - `nfn-monomial predict-generalization --data cifar10 --data-option split_file=cifar10_split.csv --preset paper
 --device cuda`
 
-- `nfn-monomial predict-generalization --models statnn,monomial --set train_networks=100,200,400`
+- `nfn-monomial predict-generalization --models statnn --set train_sets=original --set train_networks=100,200,400`
 
 - `nfn-monomial predict-generalization --data zoos/mixed --out results/mixed --data-option unseen_architectures=true`
 

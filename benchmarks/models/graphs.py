@@ -252,20 +252,26 @@ def _pool(x: Tensor, graph: Batch) -> Tensor:
 
 @register("forward-scale-gmn")
 class ForwardScaleGMN(_GraphModel):
-    """`ScaleGMN` of chains of layers with one activation; run where it is named, not among all models."""
+    """`ScaleGMN` of chains of layers with one activation; run where it is named, not among all models.
+
+    For times. With signs its features, which nothing normalises, vanish from round to round: answers hardly differ.
+    """
 
     label, invariant_under, task = "ScaleGMN (forward only)", "group", "ablation"
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__(networks)
         outline = _outline(networks)
-        hidden = {node.flips for node in self.space.nodes.values() if node.permutes}
-        if len(hidden) > 1:
+        hidden = [node for node in self.space.nodes.values() if node.permutes]
+        flips = {node.flips for node in hidden}
+        both = any(node.flips and node.scales for node in hidden)
+        if len(flips) > 1 or both or outline.get("stream_symmetry") is not None:
             raise InvalidValueError(
-                f"signs act on some neurons of {self.space} only, and ScaleGMN is of one kind: choose monomial-conv"
+                "ScaleGMN reads chains of layers on whose hidden neurons signs act alone, or scales, all of one kind; "
+                f"not {self.space}: choose monomial-conv"
             )
         fixed = int((outline.symmetry == 0).sum())
-        self.net = ScaleGMN(WIDTH, LAYERS, fixed, hidden == {True}, self.entries, out_features)
+        self.net = ScaleGMN(WIDTH, LAYERS, fixed, flips == {True}, self.entries, out_features)
 
     def forward(self, batch: Prepared) -> Tensor:
         return logits(self.net(assemble(batch)))

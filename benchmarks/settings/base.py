@@ -99,6 +99,7 @@ def _read(value: Any, kind: Any, key: str) -> Any:
         found = error.errors(include_url=False)[0]
         place = ".".join([key, *(part for part in found["loc"] if isinstance(part, str))])
         expected = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        expected = f"value {found['loc'][-1] + 1} is missing" if found["type"] == "missing" else expected
         given = repr(found["input"])
         given = given if len(given) <= SHOWN else f"{given[:SHOWN]}.."
         raise InvalidValueError(f"{place} is {given}, but {expected}") from None

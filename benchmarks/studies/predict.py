@@ -171,20 +171,21 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
         drawn = [
             _share_of(corpus.val, n / most, derive_seed(s, "val")) for n in config.train_networks for s in config.seeds
         ]
-        require_ranking(corpus.activation, corpus.val, corpus.test, *drawn)
+        require_ranking(corpus.activation, corpus.val, corpus.test)
+        require_ranking(corpus.activation, *drawn, way_out="ask for more train_networks")
     return {name: corpora[name] for name in names}
 
 
-def require_ranking(activation: str, *sets: Parts) -> None:
+def require_ranking(activation: str, *sets: Parts, way_out: str = "use a larger zoo") -> None:
     """Raise a ValueError if tau means nothing on one of these sets of networks to validate or test on."""
     for parts in sets:
-        accuracy = accuracies(parts)
+        accuracy = accuracies(parts) if parts else torch.empty(0)
         same = bool((accuracy == accuracy[:1]).all())
         if len(accuracy) < 3 or same:
             what = "which are too few" if len(accuracy) < 3 else f"all with accuracy {accuracy[:1].tolist()}"
             raise InvalidValueError(
                 f"{len(accuracy)} {activation} networks to validate or test on, {what}: tau needs three or "
-                "more that differ; use a larger zoo"
+                f"more that differ; {way_out}"
             )
 
 
@@ -291,13 +292,13 @@ def prepare(sets: Sets, settings: RunSettings) -> Trial:
 
 
 def _share_of(parts: Parts, share: float, seed: int) -> Parts:
-    """A share of the networks, drawn; a smaller share of the same seed is among them."""
+    """A share of the networks, drawn, a smaller one of a seed among the larger; parts without any are left out."""
     order = torch.randperm(sum(map(len, parts)), generator=torch.Generator().manual_seed(seed))
     chosen = torch.zeros(len(order), dtype=torch.bool)
     chosen[order[: round(share * len(order))]] = True
     masks = torch.split(chosen, [len(part) for part in parts])
-    pairs = zip(parts, masks, strict=True)
-    return tuple(replace(part, networks=part.networks.subset(mask.nonzero().flatten())) for part, mask in pairs)
+    pairs = [(part, mask.nonzero().flatten()) for part, mask in zip(parts, masks, strict=True) if mask.any()]
+    return tuple(replace(part, networks=part.networks.subset(own)) for part, own in pairs)
 
 
 def _copies(augmented: Parts) -> Parts:

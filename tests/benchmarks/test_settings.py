@@ -89,6 +89,7 @@ def test_presets_name_models_that_there_are(name: str, preset: str) -> None:
         ("cost", "batch_sizes=8,8", "none twice"),
         ("layers", "batches=8,none", "should be a valid integer"),
         ("params", "sizes=3,2", "should have at least 3 items"),
+        ("params", "channels=3", "channels is ('3',), but value 2 is missing"),
     ],
 )
 def test_settings_have_bounds(experiment: str, assignment: str, message: str) -> None:

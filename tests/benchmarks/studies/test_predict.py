@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_zoo import corpus
 
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.report.tables import by_model
 from nfn_monomial.benchmarks.settings.training import TrainConfig
@@ -22,6 +22,9 @@ from nfn_monomial.benchmarks.studies.predict import (
 )
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import run_job
+from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.architectures import PlainCNN
+from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 
 TINY = TrainConfig(epochs=2, batch_size=16)
 CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0, 1), scales=(1e1, 1e6), training=TINY)
@@ -161,5 +164,30 @@ def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zo
     assert [key[1] for key in by_model(runs)] == [f"{n} original" for n in sizes], "sizes are never averaged"
     with pytest.raises(ValueError, match=rf"train_networks has {most + 1}, but there are {most} relu networks"):
         plan(config, check(replace(config, train_networks=(most + 1,)), {"relu": zoo}))
-    with pytest.raises(ValueError, match=r"too few: tau needs three"):
+    with pytest.raises(ValueError, match=r"0 relu networks .* too few: tau needs three .* ask for more train_networks"):
         check(replace(config, train_networks=(1,)), {"relu": zoo})
+    with pytest.raises(ValueError, match="train_networks has a number twice: 12, 12"):
+        replace(config, train_networks=(12, 12))
+    with pytest.raises(ValueError, match="for one train set, not original, augmented: choose train_sets=original"):
+        replace(config, train_sets=("original", "augmented"))
+
+
+def test_parts_of_a_mixed_zoo_without_a_chosen_network_are_left_out(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def part(width: int, count: int) -> Part:
+        found = PlainCNN((1, width, 3, 3), (3,) * 3, (2,) * 3, (1,) * 3, (4,), ("relu",) * 3)
+        tensors = {k: t.float()[:, 0] for k, t in random_networks(found.space, count, generator=generator).items()}
+        info = NetworkInfo(found.space, "relu", found.module, (1, 8, 8))
+        return Part(Networks(tensors, torch.rand(count, generator=generator)), info)
+
+    train, val, test = (tuple(part(width, count) for width in (2, 3, 4, 5)) for count in (6, 3, 5))
+    zoo = Corpus("mixed", train, val, test, info=MixedInfo(tuple(p.info for p in train)))
+    fewest = 8
+    assert any(len(Sets(zoo, 0.0).drawn(seed, fewest)[1]) < len(val) for seed in CONFIG.seeds)
+    config = replace(
+        CONFIG, models=("gnn", "statnn-set", "stats-set"), train_sets=("augmented",), scales=(1e1,),
+        train_networks=(fewest,), training=replace(TINY, epochs=1),
+    )  # fmt: skip
+    runs = predict_generalization({"mixed": zoo}, config, RunStore(tmp_path))
+    assert {run.networks["train"] for run in runs} == {2 * fewest}
