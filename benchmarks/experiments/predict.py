@@ -219,7 +219,7 @@ RERUNS = (
     ),
     Rerun("predict-fresh", "--preset tuned", 25, "zoos/fresh"),
     Rerun("predict500", f"{_ORIGINAL} {_LONGER} --models {_WIDE} --seeds 3", 60, "zoos/digits2500"),
-    Rerun("curves", f"--preset curves --seeds 1 --models {_CURVES}", 420, "zoos/fresh25000"),
+    Rerun("curves", f"--preset curves --models {_CURVES}", 1500, "zoos/fresh25000"),
     Rerun(
         "paper-zoo",
         "--preset paper --seeds 1 --set train_sets=original --set training.patience=10 --set training.threads=1 "
