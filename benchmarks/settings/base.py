@@ -99,7 +99,8 @@ def _read(value: Any, kind: Any, key: str) -> Any:
         found = error.errors(include_url=False)[0]
         place = ".".join([key, *(part for part in found["loc"] if isinstance(part, str))])
         expected = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        expected = f"value {found['loc'][-1] + 1} is missing" if found["type"] == "missing" else expected
+        if found["type"] == "missing" and isinstance(last := found["loc"][-1], int):
+            expected = f"value {last + 1} is missing"
         given = repr(found["input"])
         given = given if len(given) <= SHOWN else f"{given[:SHOWN]}.."
         raise InvalidValueError(f"{place} is {given}, but {expected}") from None
