@@ -45,13 +45,12 @@ class _TensorSet(Model):
     mixed = True
     width: int
     clamp = math.inf
-    size = 0.0  # see `Standardise`
 
     def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1) -> None:
         super().__init__()
         self.space = networks.architectures[0].space
         entries = self.width + KIND_FEATURES
-        self.inputs = Standardise([entries], size=self.size)
+        self.inputs = Standardise([entries])
         self.each = nn.Sequential(nn.Linear(entries, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU())
         self.head = mlp(2 * WIDTH, HEAD_WIDTH, out_features)
 
@@ -120,7 +119,7 @@ class InvariantSet(_TensorSet):
     """Invariant statistics of any architecture: those that `InvariantStatistics` takes of every tensor."""
 
     label, invariant_under = "invariant statistics (set)", "group"
-    width, clamp, size = OF_TENSOR, FURTHEST, 1.0
+    width, clamp = OF_TENSOR, FURTHEST
 
     def statistics(self, tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
         """Those of nodes are left out."""
