@@ -122,8 +122,9 @@ def make_zoo_at(
     from nfn_monomial.benchmarks.make.zoo import make_zoo
 
     kinds = {"own": config.ZooConfig, "mixed": config.MixedConfig, "published": config.PublishedConfig}
-    with progress_bar(f"training {chosen['networks']} networks") as progress:
-        made = make_zoo(folder, kinds[kind](**chosen), overwrite=overwrite, device=device, progress=progress)
+    wanted = kinds[kind](**chosen)
+    with progress_bar(f"training {wanted.networks} networks") as progress:
+        made = make_zoo(folder, wanted, overwrite=overwrite, device=device, progress=progress)
     state = "trained" if made.made else "were there already"
     console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
 

@@ -250,7 +250,9 @@ def test_zoo_make_channels(tmp_path: Path) -> None:
     assert {tuple(t.shape[1:]) for group in groups_in(tmp_path) for t in group.tensors.values() if t.ndim > 3} == {
         (3, 1, 3, 3), (4, 3, 3, 3), (5, 4, 3, 3)
     }  # fmt: skip
-    assert "channels is" in said("zoo", "make", "--channels", "3,4", "--out", tmp_path / "no", code=2)
+    refused = said("zoo", "make", "--channels", "3,4", "--out", tmp_path / "no", code=2)
+    assert "channels is" in refused
+    assert "training" not in refused, "no bar of what does not begin"
     wrong = ("--vary-architecture", "--channels", "3,4,5", "--out", tmp_path / "no")
     assert "leave out --vary-architecture" in said("zoo", "make", *wrong, code=2)
 

@@ -47,6 +47,7 @@ def test_tables() -> None:
     assert tables[0].header == ("model", "sees", "invariant", "100", "400", "seeds")
     assert tables[0].cells[1] == ("HNP", "weights", "perm. only", "0.610 ±0.006", "0.705 ±0.005", "3, 2")
     assert tables[1].cells[1][3:5] == ("0.510 ±0.006", "0.605 ±0.005")
+    assert "over seeds (2 to 3)" in tables[0].notes[0]
     verdicts = {line[:3]: line[5] for line in order.cells}
     assert verdicts["relu", "original", "100"] == "does not hold"
     assert verdicts["relu", "original", "400"] == "holds"
@@ -60,6 +61,10 @@ def test_stars_are_the_paper_s() -> None:
     assert stars == [[0.922], [0.92], [0.933, 0.939], [0.94]]
     places = {float(line.get_xdata()[0]) for line in axes[2].lines if line.get_marker() == "*"}
     assert places == {PAPER_NETWORKS["tanh"]}
+
+
+def test_figure_says_how_many_seeds_its_points_have() -> None:
+    assert "over seeds (2 to 3)" in draw_curves(runs()).get_supxlabel()
 
 
 def test_the_experiment_reports_curves_where_all_runs_are_of_some_number() -> None:

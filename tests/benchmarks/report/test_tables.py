@@ -50,6 +50,8 @@ def test_mean_and_standard_error() -> None:
 
     assert (over(1), over(1, "pair")) == ("one seed", "one pair")
     assert over(4, "pair") == "mean ± standard error over pairs (4)"
+    assert over(3, least=1) == "mean ± standard error over seeds (1 to 3)", "no claim that all have three"
+    assert (over(2, least=2), over(1, least=1)) == (over(2), over(1))
 
 
 def test_markdown() -> None:
