@@ -100,7 +100,7 @@ def _beside(table: Table, found: Mapping[Row, Mapping[str, str]], known: Publish
         pairs = ((found[row][name], known.rows[row][i] or "-") for name, i in zip(shown, places, strict=True))
         cells.append((*row, *(cell for pair in pairs for cell in pair), found[row]["params"], found[row]["seeds"]))
     names = (name for column in shown for name in (column, f"paper: {column}"))
-    seeds = max(int(found[row]["seeds"]) for row in own)
+    seeds = [int(found[row]["seeds"]) for row in own]
     return Table(
         f"Beside the paper: {_subject(table)}",
         (*keys, *names, "params", "seeds"),

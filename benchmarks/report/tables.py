@@ -63,15 +63,16 @@ class Mean:
         return mean if self.error is None else f"{mean} ±{self.error:.{digits}f}"
 
 
-def over(number: int, unit: str = "seed", least: int | None = None) -> str:
+def over(counts: Iterable[int], unit: str = "seed") -> str:
     """What numbers and their ± are, in the words of every table and figure; of one alone there is no ±.
 
     Args:
-        number: of values that a mean is of, at most.
-        least: of values that a mean is of, where not all have the same number.
+        counts: how many values each mean is of.
     """
-    values = f"{number}" if least in (None, number) else f"{least} to {number}"
-    return f"one {unit}" if number == 1 else f"mean ± standard error over {unit}s ({values})"
+    found = list(counts) or [1]
+    least, most = min(found), max(found)
+    values = f"{most}" if least == most else f"{least} to {most}"
+    return f"one {unit}" if most == 1 else f"mean ± standard error over {unit}s ({values})"
 
 
 def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
@@ -100,9 +101,8 @@ def trained_on(settings: RunSettings) -> str:
 
 
 def over_seeds(runs: Sequence[Run]) -> str:
-    """`over` of runs, from the model that has the fewest seeds to the one that has the most."""
-    seeds = [len(group) for group in by_model(runs).values()]
-    return over(max(seeds), least=min(seeds))
+    """`over` of runs, by the seeds of each model."""
+    return over(map(len, by_model(runs).values()))
 
 
 def model_table(

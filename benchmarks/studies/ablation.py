@@ -80,13 +80,13 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
 
 
 def _table(subject: str, groups: dict[str, list[Run]]) -> Table:
-    first, most = next(iter(groups.values()))[0], max(map(len, groups.values()))
+    first = next(iter(groups.values()))[0]
     names = [short(test.name, test.scale) for test in first.tests]
     header = ["stack", *(f"tau {name}" for name in names), *COST_COLUMNS]
     notes = [
         "MNF x 3, HNP: (MNF-act) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP, with MNF the monomial equivariant layer "
         "and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
-        f"{over(most).capitalize()}."
+        f"{over(map(len, groups.values())).capitalize()}."
     ]
     cells = []
     for group in groups.values():
@@ -179,7 +179,7 @@ def term_tables(runs: Sequence[Run]) -> list[Table]:
             cells.append((*line, cost_cells(group)[0]))
         columns = [f"{name}{n:,}" for n in by_count for name in ("", "brings, ")]
         changes = [abs(run.tests[-1].metrics["tau"] - run.tests[0].metrics["tau"]) for run in runs]
-        counts = ", ".join(f"{n:,}: {over(max(map(len, taus.values())))}" for n, taus in by_count.items())
+        counts = ", ".join(f"{n:,}: {over(map(len, taus.values()))}" for n, taus in by_count.items())
         notes = (
             "brings: of terms that join the linear ones, the difference to linear terms alone; of terms that are left "
             "out, what all terms have more; both of runs of the same seed. By the number of training networks: "
@@ -210,7 +210,7 @@ def draw_terms(runs: Sequence[Run]) -> Figure:
             ax.invert_yaxis()
             ax.set_xlim(left=max(0.0, min(t.mean for t in means.values()) - 0.05))
             ax.set_xlabel("Kendall's tau on test networks")
-            ax.set_title(f"{subject} networks, {n:,} to train on ({over(max(map(len, taus.values())))})", fontsize=8.5)
+            ax.set_title(f"{subject} networks, {n:,} to train on ({over(map(len, taus.values()))})", fontsize=8.5)
     figure.supxlabel("Blue: linear terms, and bilinear ones. Dotted: linear terms alone, all terms.", fontsize=8.5)
     return figure
 

@@ -205,7 +205,7 @@ def expressivity_table(outcomes: Sequence[Outcome]) -> Table:
         ),
         text_columns=2,
         names=(0, 1),
-        notes=(f"R2: mean over the points; {over(max(map(len, groups.values())))}.",),
+        notes=(f"R2: mean over the points; {over(map(len, groups.values()))}.",),
     )
 
 
@@ -224,7 +224,7 @@ def draw_outcomes(outcomes: Sequence[Outcome]) -> Figure:
         )
         ax.set(xlim=(low, high), ylim=(low, high), xlabel="true output", ylabel="predicted from the weights")
         ax.set_title(f"{activation} networks, {model}: R2 {_r2(group)}", fontsize=10)
-    figure.supxlabel(f"R2: {over(max(map(len, groups.values())))}; points are of the first seed.", fontsize=8.5)
+    figure.supxlabel(f"R2: {over(map(len, groups.values()))}; points are of the first seed.", fontsize=8.5)
     return figure
 
 

@@ -222,8 +222,7 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
 
 def _over(rows: Sequence[Row]) -> str:
     """What numbers are taken over."""
-    seeds = max(len(row.seeds) for row in rows)
-    return over(seeds).capitalize()
+    return over(len(row.seeds) for row in rows).capitalize()
 
 
 def _name(row: Row) -> str:

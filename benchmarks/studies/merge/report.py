@@ -71,7 +71,7 @@ def _share(values: Sequence[float]) -> str:
 def overview_table(findings: Findings) -> Table:
     """What is left of the naive barrier, and how far the middle's accuracy is below that of the ends, over all."""
     family = findings.family
-    cells, most = [], 1
+    cells, counts = [], []
     for method in family.methods:
         for repaired in (False, True):
             own = [x for x in findings.lines if x.repaired == repaired]
@@ -86,7 +86,7 @@ def overview_table(findings: Findings) -> Table:
             below = "-" if method == family.rival else str(lower)
             numbers = (_share(share), Mean.of(lost).show(3), below, str(len(lost)))
             cells.append((method, REPAIRED[repaired], variant, *numbers))
-            most = max(most, len(lost))
+            counts.append(len(lost))
     return Table(
         "Merging: mean over all networks",
         ("method", "REPAIR", "variant", "barrier / naive", "accuracy lost", f"below {family.rival}", "pairs"),
@@ -97,7 +97,7 @@ def overview_table(findings: Findings) -> Table:
         notes=(
             "barrier / naive: of the loss, as a share of that of the networks as they are, equally repaired. accuracy "
             "lost: mean accuracy of the two networks less that of their mean. All on test images: "
-            f"{over(most, 'pair')}, of all networks. below {family.rival}: pairs whose barrier is lower. variant: "
+            f"{over(counts, 'pair')}, of all networks. below {family.rival}: pairs whose barrier is lower. variant: "
             f"{family.chosen}; chosen on other pairs, on validation images.",
         ),
     )
@@ -105,7 +105,7 @@ def overview_table(findings: Findings) -> Table:
 
 def line_table(findings: Findings, what: str, value: Callable[[Line], float], digits: int) -> Table:
     """One number of every pair: a line for each subject and REPAIR, a column for each method."""
-    cells, most = [], 1
+    cells, counts = [], []
     for subject in _subjects(findings.lines):
         for repaired in (False, True):
             by = {method: _taken(findings.lines, subject, method, repaired) for method in findings.family.methods}
@@ -113,14 +113,14 @@ def line_table(findings: Findings, what: str, value: Callable[[Line], float], di
             numbers = [Mean.of(value(line) for line in lines).show(digits) for lines in by.values()]
             first = (shown(subject), REPAIRED[repaired], f"{findings.parameters[str(subject)]:,}", ends)
             cells.append((*first, *numbers, str(len(by[findings.family.ours]))))
-            most = max(most, len(by[findings.family.ours]))
+            counts.append(len(by[findings.family.ours]))
     return Table(
         f"Merging: {what}",
         ("networks", "REPAIR", "parameters", "accuracy of the two", *findings.family.methods, "pairs"),
         tuple(cells),
         text_columns=2,
         names=(0, 1),
-        notes=(f"On test images: {over(most, 'pair')}.",),
+        notes=(f"On test images: {over(counts, 'pair')}.",),
     )
 
 
@@ -132,32 +132,34 @@ def variant_table(findings: Findings) -> Table:
         (name, *(_share(shares[r][name]) for r in (False, True)), str(len(shares[False][name])))
         for name in (*family.baselines, *family.variants)
     )
-    chosen, most = set(findings.variants.values()), max(map(len, shares[False].values()))
+    chosen, counts = set(findings.variants.values()), map(len, shares[False].values())
     return Table(
         f"Merging: variants of {family.ours}, on validation pairs",
         (family.chosen, "barrier / naive", "with REPAIR", "pairs"),
         cells,
         bold=frozenset(i for i, line in enumerate(cells) if line[0] in chosen),
-        notes=(f"On validation images, of other networks: {over(most, 'pair')}, of all networks. Bold: chosen.",),
+        notes=(f"On validation images, of other networks: {over(counts, 'pair')}, of all networks. Bold: chosen.",),
     )
 
 
 def merged_table(findings: Findings, config: MergeConfig) -> Table:
     """Several networks merged at once."""
-    cells, most = [], 1
+    cells, counts = [], []
     for method in dict.fromkeys(x.method for x in findings.merged):
         for repaired in (False, True):
             own = [x for x in findings.merged if (x.method, x.repaired) == (method, repaired)]
             numbers = ([x.loss for x in own], [x.accuracy for x in own], [x.single for x in own])
             cells.append((method, REPAIRED[repaired], *(Mean.of(found).show(3) for found in numbers), str(len(own))))
-            most = max(most, len(own))
+            counts.append(len(own))
     return Table(
         f"Merging {config.together} networks at once: {shown(read_subject(config.several))}",
         ("method", "REPAIR", "loss", "accuracy", "accuracy of one", "groups"),
         tuple(cells),
         text_columns=2,
         names=(0, 1),
-        notes=(f"On test images: {over(most, 'group')}, each of which has half its networks in common with the next.",),
+        notes=(
+            f"On test images: {over(counts, 'group')}, each of which has half its networks in common with the next.",
+        ),
     )
 
 

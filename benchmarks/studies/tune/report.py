@@ -235,7 +235,7 @@ def _confirmation(found: Sequence[Tuned]) -> Table:
             "tau in the search: on parts of the training networks, mean over zoos and cuts; it chose the recipe, which "
             "flatters the chosen one. Others: on the validation networks, which chose nothing but epochs. Tau of one "
             "half of the networks at the epoch that the other half selects, and the other way round. No test network "
-            f"was read. {over(seeds).capitalize()}.",
+            f"was read. {over([seeds]).capitalize()}.",
         ),
     )
 

@@ -48,10 +48,9 @@ def test_mean_and_standard_error() -> None:
     assert found.show(2) == "2.00 ±0.58"
     assert Mean.of([0.25, 0.25]).show(1) == "0.2 ±0.0"
 
-    assert (over(1), over(1, "pair")) == ("one seed", "one pair")
-    assert over(4, "pair") == "mean ± standard error over pairs (4)"
-    assert over(3, least=1) == "mean ± standard error over seeds (1 to 3)", "no claim that all have three"
-    assert (over(2, least=2), over(1, least=1)) == (over(2), over(1))
+    assert (over([1, 1]), over([1], "pair")) == ("one seed", "one pair")
+    assert over([4, 4], "pair") == "mean ± standard error over pairs (4)"
+    assert over([2, 3, 1]) == "mean ± standard error over seeds (1 to 3)", "no claim that all have three"
 
 
 def test_markdown() -> None:
