@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -50,6 +49,9 @@ __all__ = [
 
 EVALUATION_BATCH, EVALUATION_BYTES = 256, 2**26
 """Examples that are predicted at once, at most, and what they take, unless one takes more."""
+
+ROUNDINGS = 64
+"""So many times the precision of a number is what may be rounding: invariants of moved networks differ by a few."""
 
 NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
 """Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
@@ -335,13 +337,13 @@ class Standardise(nn.Module):
     """``(x - mean) / std`` with the training set's statistics, over the networks and over ``dims`` besides.
 
     Statistics are those of the training networks as they are given, so they follow the train set (original or
-    augmented). Entries that never vary are only centred; so are those that vary in the lower half of their digits,
-    where moved networks differ by rounding.
+    augmented). Entries that never vary are only centred; so are those that vary by a few roundings (`ROUNDINGS`), which
+    moved networks differ by, too.
 
     Args:
         shape: of a network's entries.
         dims: over which statistics are taken besides the networks.
-        size: of the numbers that entries were computed from, where it is known: digits count from there. 0 for none.
+        size: of the numbers that entries were computed from, where it is known: rounding is a share of it. 0 for none.
     """
 
     mean: Tensor
@@ -359,7 +361,7 @@ class Standardise(nn.Module):
         std = wide.std(self.dims, correction=0, keepdim=True)
         size = wide.abs().amax(self.dims, keepdim=True).clamp_min(self.size)
         self.mean.copy_(wide.mean(self.dims, keepdim=True))
-        self.std.copy_(std.masked_fill(std <= math.sqrt(torch.finfo(x.dtype).eps) * size, 1))
+        self.std.copy_(std.masked_fill(std <= ROUNDINGS * torch.finfo(x.dtype).eps * size, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std

@@ -144,7 +144,7 @@ def test_what_varies_by_rounding_alone_is_not_enlarged(name: str, narrow: Archit
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_varies_by_rounding_alone_is_only_centred(dtype: torch.dtype) -> None:
     eps = torch.finfo(dtype).eps
-    x = torch.tensor([[1.0, 3.0, 0.0, 1.0], [1 + 8 * eps, 3.0, 0.0, 1 + 8 * eps**0.5]], dtype=dtype)
+    x = torch.tensor([[1.0, 3.0, 0.0, 1.0], [1 + 8 * eps, 3.0, 0.0, 1 + 512 * eps]], dtype=dtype)
     standardise = Standardise([4]).to(dtype)
     standardise.fit(x)
     assert standardise.std.flatten()[:3].tolist() == [1, 1, 1]
@@ -160,6 +160,23 @@ def test_numbers_of_a_known_size_are_only_centred_if_they_are_its_rounding() -> 
         standardise.fit(x)
     torch.testing.assert_close(small(x).abs(), torch.ones_like(x))
     torch.testing.assert_close(known(x).abs(), torch.tensor([[1e-16, 1.0]], dtype=torch.float64).expand(2, 2))
+
+
+def test_light_fine_tunes_of_one_base_keep_their_statistics() -> None:
+    """Weights that differ by a part in a thousand, in single precision: far above what is rounded."""
+    info = small_info("relu")
+    base = {name: t[:1].float() for name, t in random_tensors(info.space).items()}
+    generator = torch.Generator().manual_seed(3)
+    drift = {name: torch.randn(NETWORKS, *t.shape[1:], generator=generator) for name, t in base.items()}
+    tuned = {name: t * (1 + 1e-3 * drift[name]) for name, t in base.items()}
+    model = build_model("stats", info, seed=0)
+    prepared = model.prepare(tuned)
+    model.fit_inputs(prepared)
+    inputs = model.get_submodule("inputs")
+    read = inputs(prepared["stats"])
+    assert (read.std(0, correction=0) > 0.99).float().mean() > 0.9, "but for one that hardly depends on the weights"
+    element = info.space.sample(NETWORKS, scale_range=(1, 1e4), generator=generator)
+    assert (inputs(model.prepare(element.act(tuned))["stats"]) - read).abs().max() < 0.1
 
 
 @pytest.mark.parametrize("name", SIZES)
