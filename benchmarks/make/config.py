@@ -69,6 +69,7 @@ def _odd(size: int) -> int:
 Share = Annotated[float, Field(gt=0, le=1)]
 Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
 Depth = Annotated[int, Field(ge=2)]
+Channels = Annotated[int, Field(ge=1, le=512)]  # more would be too much for a chunk of networks in memory
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class ZooConfig(TrainingRanges):
     """
 
     activations: Some[Activation] = ("relu", "tanh")
-    channels: tuple[Count, Count, Count] = (16, 16, 16)
+    channels: tuple[Channels, Channels, Channels] = (16, 16, 16)
     chunk: Count = 32
     dropout: Dropout = 0.5
 

@@ -35,6 +35,8 @@ __all__ = ["Contents", "Made", "Progress", "Tick", "claim", "make_parts", "make_
 
 log = logging.getLogger(__name__)
 
+LATER = ("channels",)  # settings that sets may be older than
+
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called as (done, total), in units of work; from any thread, but never twice at a time."""
@@ -107,9 +109,11 @@ def make_set(
     count = sum(map(len, shards))
     stated_first = {**described, "config": asdict(config), "networks": count, "shards": len(shards)}
     own: dict[str, Any] = json.loads(json.dumps(stated_first))  # tuples become lists, as in the file
-    if there := stated(out).get("config"):  # a set from before there was some setting lacks it, and has its default
-        default = json.loads(json.dumps(asdict(type(config)())))
-        own["config"] = {k: v for k, v in own["config"].items() if k in there or v != default[k]}
+    if not overwrite and (there := stated(out).get("config")):
+        default = json.loads(json.dumps(asdict(type(config)())))  # what an older set has, though it does not say so
+        for name in LATER:
+            if name not in there and own["config"].get(name) == default.get(name):
+                own["config"].pop(name, None)
     found = claim(out, own, overwrite)
     if not found:
         write_json(out / ZOO_FILE, own)

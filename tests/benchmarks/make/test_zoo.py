@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_corpus
-from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZoo, read_groups
+from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZoo, read_groups, stated
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.make import config as zoo_config
@@ -242,6 +242,16 @@ def test_a_zoo_from_before_a_setting_was_there_is_that_of_its_default(
     assert make_zoo(tmp_path, config).made == 0
     with pytest.raises(ValueError, match=r"channels is None there, \[3, 4, 5\] asked for"):
         make_zoo(tmp_path, replace(config, channels=(3, 4, 5)))
+    make_zoo(tmp_path, config, overwrite=True)
+    assert stated(tmp_path)["config"] == json.loads(json.dumps(asdict(config))), "a new set states all of its settings"
+
+
+def test_a_zoo_of_the_same_ranges_is_not_of_the_published_grid(tmp_path: Path) -> None:
+    config = zoo_config.PublishedConfig(images="digits", networks=2, train_fractions=(0.1,), epochs=(1, 1))
+    same = {name: value for name, value in vars(config).items() if name != "grid"}
+    make_zoo(tmp_path, ZooConfig(**same))
+    with pytest.raises(ValueError, match="grid is None there, 'published' asked for"):
+        make_zoo(tmp_path, config)
 
 
 def test_zoo_make_channels(tmp_path: Path) -> None:
@@ -252,6 +262,8 @@ def test_zoo_make_channels(tmp_path: Path) -> None:
     }  # fmt: skip
     refused = said("zoo", "make", "--channels", "3,4", "--out", tmp_path / "no", code=2)
     assert "channels is" in refused
+    many = said("zoo", "make", "--channels", "1000000,1,1", "--out", tmp_path / "no", code=2)
+    assert "less than or equal to 512" in many
     assert "training" not in refused, "no bar of what does not begin"
     wrong = ("--vary-architecture", "--channels", "3,4,5", "--out", tmp_path / "no")
     assert "leave out --vary-architecture" in said("zoo", "make", *wrong, code=2)
