@@ -76,7 +76,7 @@ class TermLayer(nn.Module):
     """All linear terms, and the bilinear ones of some kinds, each part divided by its size when training began.
 
     The output has the fields that terms lead to. Sizes are constants, one for each field of each part: the median over
-    the training networks, so that products do not start many times smaller than what they are added to.
+    256 training networks, so that products do not start many times smaller than what they are added to.
 
     Args:
         space: the networks' weight space.

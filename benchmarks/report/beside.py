@@ -41,7 +41,7 @@ def beside_paper(report: Report, experiment: str) -> Report:
     lines: list[tuple[str, ...]] = []
     for table in report.tables:
         known = next((p for p in PAPER.get(experiment, ()) if p.of in table.title), None)
-        found = _values(table) if known else {}
+        found = _values(table) if known and {*known.columns} & {*table.header} else {}
         if known and any(row in found for row in known.rows):
             tables.append(_beside(table, found, known, _trained(report.results)))
             judged = [_judged(claim, found) for claim in known.claims]

@@ -119,7 +119,7 @@ def draw_curves(runs: Sequence[Run]) -> Figure:
                     ax.plot(PAPER_NETWORKS[activation], mark, marker="*", markersize=11, color=color, linestyle="none")
             sizes = sorted({size for c in curves.values() for size in c})
             ax.set_xscale("log")
-            ax.set_xticks([*sizes, PAPER_NETWORKS[activation]], [*(f"{n:,}" for n in sizes), ""])
+            ax.set_xticks(sizes, [f"{n:,}" for n in sizes])
             ax.minorticks_off()
             ax.set(xlabel="training networks", ylabel="Kendall's tau on test networks")
             ax.set_title(f"{activation} networks, {test}", fontsize=10)

@@ -194,7 +194,8 @@ def record_of(runs: Sequence[Run]) -> dict[str, Any]:
         raise InvalidValueError("no finished runs to report on")
     networks: dict[str, dict[str, int]] = {}
     for run in runs:
-        networks.setdefault(run.settings.subject, run.networks)
+        number, subject = run.settings.options.get("train_networks"), run.settings.subject
+        networks.setdefault(f"{number} {subject}" if number else subject, run.networks)
     return {
         "runs": [run.settings.name for run in runs],
         "settings": _distinct([asdict(replace(run.settings, seed=0)) for run in runs]),

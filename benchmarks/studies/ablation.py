@@ -10,12 +10,14 @@ or all, see `nfn_monomial.benchmarks.models.terms`, and any other models beside 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.experiments.ablation import STACKS, TERMS, AblationConfig
 from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, Mean, by_model, cost_cells, over, over_seeds, record_of
@@ -25,7 +27,7 @@ from nfn_monomial.benchmarks.train.sweep import OnProgress
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
-from .predict import predict_generalization, require_models
+from .predict import check, predict_generalization, require_models
 from .predict_report import short
 
 __all__ = ["STUDY", "ablation_report", "ablation_tables", "draw_ablation", "draw_terms", "term_tables"]
@@ -36,12 +38,18 @@ SHIFT = 0.06  # of points in the figure that would hide others
 def _require_stacks(config: AblationConfig) -> None:
     if (other := [name for name in config.models if name not in STACKS]) and not config.train_networks:
         raise InvalidValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
+    if config.train_networks and not {*config.models} & {*TERMS}:
+        raise InvalidValueError(
+            f"train_networks is of the ablation of terms: name some of {', '.join(TERMS)}; for curves of other models "
+            "there is predict-generalization --preset curves"
+        )
     require_models(config)
 
 
 def _run(corpora: Mapping[str, Corpus], config: AblationConfig, store: RunStore, on_progress: OnProgress) -> list[Run]:
     if not config.train_networks:
         return predict_generalization(corpora, config, store, on_progress)
+    check(config, corpora)  # all sizes, before the first is trained
     larger = replace(config.training, epochs=config.larger_epochs)
     runs = []
     for i, count in enumerate(sorted(config.train_networks)):
@@ -178,7 +186,12 @@ def term_tables(runs: Sequence[Run]) -> list[Table]:
             group = [run for run in runs if (run.settings.model, run.settings.subject) == (model, subject)]
             cells.append((*line, cost_cells(group)[0]))
         columns = [f"{name}{n:,}" for n in by_count for name in ("", "brings, ")]
-        changes = [abs(run.tests[-1].metrics["tau"] - run.tests[0].metrics["tau"]) for run in runs]
+        changes = [
+            abs(test.metrics["tau"] - run.tests[0].metrics["tau"])
+            for run in runs
+            for test in run.tests
+            if test.name != WIDENED
+        ]
         counts = ", ".join(f"{n:,}: {over(map(len, taus.values()))}" for n, taus in by_count.items())
         notes = (
             "brings: of terms that join the linear ones, the difference to linear terms alone; of terms that are left "
@@ -200,7 +213,7 @@ def draw_terms(runs: Sequence[Run]) -> Figure:
             means = {name: Mean.of(taus[name].values()) for name in _in_order(by_count) if name in taus}
             ax.barh(
                 [labels[name] for name in means], [t.mean for t in means.values()],
-                xerr=[t.error or 0.0 for t in means.values()], capsize=2,
+                xerr=[math.nan if t.error is None else t.error for t in means.values()], capsize=2,
                 color=[PALETTE[3 if name in TERMS else 7] for name in means],
             )  # fmt: skip
             for name in ("linear", "bilinear"):
@@ -208,7 +221,7 @@ def draw_terms(runs: Sequence[Run]) -> Figure:
                     ax.axvline(means[name].mean, color="#404040", linewidth=0.8, linestyle=":")
             ax.tick_params("y", labelsize=8)
             ax.invert_yaxis()
-            ax.set_xlim(left=max(0.0, min(t.mean for t in means.values()) - 0.05))
+            ax.set_xlim(left=min(t.mean for t in means.values()) - 0.05)
             ax.set_xlabel("Kendall's tau on test networks")
             ax.set_title(f"{subject} networks, {n:,} to train on ({over(map(len, taus.values()))})", fontsize=8.5)
     figure.supxlabel("Blue: linear terms, and bilinear ones. Dotted: linear terms alone, all terms.", fontsize=8.5)

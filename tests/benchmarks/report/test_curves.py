@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made_up_runs import made_up_run
 
@@ -61,6 +63,14 @@ def test_stars_are_the_paper_s() -> None:
     assert stars == [[0.922], [0.92], [0.933, 0.939], [0.94]]
     places = {float(line.get_xdata()[0]) for line in axes[2].lines if line.get_marker() == "*"}
     assert places == {PAPER_NETWORKS["tanh"]}
+
+
+def test_networks_that_the_paper_has_not_are_drawn_without_its_numbers() -> None:
+    own = [run for run in runs() if run.settings.subject == "relu"]
+    mixed = [replace(run, settings=replace(run.settings, subject="mixed")) for run in own]
+    assert curve_tables(mixed)[0].title.startswith("mixed, original")
+    axes = draw_curves(mixed).axes
+    assert [line for ax in axes for line in ax.lines if line.get_marker() == "*"] == []
 
 
 def test_figure_says_how_many_seeds_its_points_have() -> None:

@@ -113,6 +113,8 @@ def test_record_of_runs() -> None:
     ], "one for all seeds"
     assert found["networks"] == {name: {"train": 5, "val": 6, "test": 7} for name in ("relu", "tanh")}
     assert found["environments"] == [{"cores": 3}, {"cores": 2}]
+    parts = [made_up_run(options={"train_networks": n}, networks={"train": n}) for n in (20, 50)]
+    assert record_of(parts)["networks"] == {"20 relu": {"train": 20}, "50 relu": {"train": 50}}
     with pytest.raises(ValueError, match="no finished runs"):
         record_of([])
     infinite = replace(runs[0], history=({"train_loss": math.nan, "x": [math.inf, 1]},))

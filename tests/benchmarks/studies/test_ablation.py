@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ from small_zoo import small_zoo
 
 from nfn_monomial import GroupElement
 from nfn_monomial.basis import BilinearTerm, bilinear_terms
-from nfn_monomial.benchmarks.experiments.ablation import KINDS, STACKS, TERMS
+from nfn_monomial.benchmarks.data.moves import WIDENED
+from nfn_monomial.benchmarks.experiments.ablation import ABLATION, KINDS, STACKS, TERMS
 from nfn_monomial.benchmarks.models.terms import TermStack, stream_types, terms_of
-from nfn_monomial.benchmarks.studies.ablation import ablation_report, ablation_tables, draw_terms
-from nfn_monomial.benchmarks.train.runs import Run, TestResult
+from nfn_monomial.benchmarks.report.beside import beside_paper
+from nfn_monomial.benchmarks.studies.ablation import STUDY, ablation_report, ablation_tables, draw_terms
+from nfn_monomial.benchmarks.train.runs import Run, RunStore, TestResult
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.models import build_model
 
@@ -112,7 +115,8 @@ def test_a_hidden_weight_sees_only_itself_in_linear_layers(name: str, sees_row: 
 
 def test_tables_of_terms() -> None:
     def run(model: str, seed: int, tau: float, count: int) -> Run:
-        tests = [TestResult("original", None, {"tau": tau}, 0), TestResult("m", 1e4, {"tau": 0.1}, 0)]
+        taus = {"original": tau, "scale 10000": 0.1, WIDENED: -0.9}
+        tests = [TestResult(name, None, {"tau": value}, 0) for name, value in taus.items()]
         return made_up_run(model, seed, tests, options={"train_networks": count})
 
     taus = {"linear": (0.5, 0.6), "linear-forward": (0.6, 0.8), "without-outer": (0.7, 0.7), "bilinear": (0.7, 0.8)}
@@ -127,3 +131,16 @@ def test_tables_of_terms() -> None:
     assert lines["HNP"] == ("-", "-", "0.700", "-")
     assert "differs by 0.8000 at most" in table.notes[0]
     assert [ax.get_title()[:12] for ax in draw_terms(runs).axes] == ["relu network"] * 2
+    stacks = beside_paper(ablation_report([run("monomial", 0, 0.5, n) for n in (40, 60)]), "ablation")
+    assert len(stacks.tables) == 1, "the paper has no such columns"
+
+
+def test_all_sizes_are_checked_before_the_first_is_trained(tmp_path: Path) -> None:
+    zoo = small_zoo("relu")
+    few = replace(ABLATION["terms"], models=("linear",), train_networks=(20, 10**6), seeds=(0,))
+    done: list[object] = []
+    with pytest.raises(ValueError, match="train_networks has 1000000"):
+        STUDY.run({"relu": zoo}, few, RunStore(tmp_path), done.append)
+    assert not done
+    with pytest.raises(ValueError, match="train_networks is of the ablation of terms"):
+        STUDY.check(replace(few, models=("mnf-1",)))
