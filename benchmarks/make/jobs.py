@@ -273,11 +273,14 @@ def _set_up_worker() -> None:
 
 @contextmanager
 def progress_bar(title: str = "training the zoo") -> Iterator[Progress]:
-    """A bar in the terminal: ``with progress_bar() as progress: make_zoo(..., progress=progress)``."""
+    """A bar in the terminal: ``with progress_bar() as progress: make_zoo(..., progress=progress)``.
+
+    It is there from the first call on: what is refused does not begin.
+    """
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(title, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
