@@ -183,7 +183,7 @@ _WIDE = (
     "statnn,np,hnp,balanced-statnn,balanced-hnp,monomial,monomial-hnp,stats,message-passing,message-passing-stats,"
     "probes,combined,monomial-conv"
 )
-_CURVES = "statnn,np,hnp,gnn,monomial,monomial-hnp,message-passing-stats,combined"
+_CURVES = "statnn,np,hnp,gnn,monomial,monomial-hnp,message-passing,message-passing-stats,combined"
 _OWN = "statnn,gram-stats,monomial,hnp,message-passing-stats,combined,monomial-hnp,np"
 _UNSEEN = "statnn,balanced-statnn,hnp,stats,gram-stats,probes-stats,gram-probes"
 RERUNS = (
