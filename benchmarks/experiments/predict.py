@@ -184,7 +184,7 @@ _WIDE = (
     "probes,combined,monomial-conv"
 )
 _CURVES = "statnn,np,hnp,gnn,monomial,monomial-hnp,message-passing,message-passing-stats,combined"
-_OWN = "statnn,gram-stats,monomial,hnp,message-passing-stats,combined,monomial-hnp,np"
+_OWN = "statnn,gram-stats,monomial,hnp,message-passing-stats,combined,monomial-hnp,np,gnn"
 _UNSEEN = "statnn,balanced-statnn,hnp,stats,gram-stats,probes-stats,gram-probes"
 RERUNS = (
     Rerun("demo", "", 5, command="demo"),
