@@ -12,6 +12,7 @@ only.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ __all__ = [
     "assemble",
     "store",
 ]
+
+# On a GPU torch_geometric names, at every training, a package with which PNAConv's minima and maxima would be faster.
+warnings.filterwarnings("ignore", message="The usage of `scatter")
 
 WIDTH = 32  # of the GNN's node and edge features
 PAPER_WIDTH = 246  # likewise: 5.5M parameters on the zoo's network

@@ -39,7 +39,7 @@ from .checkpoint import Checkpoint
 from .devices import compiled, compiling, gathered, make_fabric, share
 from .measure import Clock, step_memory
 from .schedule import averaging_weight, learning_rate
-from .seeds import reproducible, seed_generators
+from .seeds import deterministic, reproducible, seed_generators
 
 __all__ = ["Epoch", "FitResult", "Loss", "Metrics", "fit", "predict"]
 
@@ -353,7 +353,7 @@ def predict(model: nn.Module, data: Data, fabric: Fabric, batch_size: int | None
     batches = torch.split(torch.arange(len(data)), batch_size)
     model.eval()
     parts = []
-    with torch.no_grad():
+    with torch.no_grad(), deterministic(fabric.device):
         for index in batches:
             inputs = _converted(pick(data.inputs, share(index, fabric)), fabric)
             with precision.forward_context():

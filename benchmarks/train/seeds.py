@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["reproducible", "seed_generators"]
+__all__ = ["deterministic", "reproducible", "seed_generators"]
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
@@ -20,13 +20,14 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 @contextmanager
 def reproducible(device: torch.device) -> Iterator[None]:
-    """Give the global random state back as it was; between, a GPU's operators are deterministic where they can be."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _deterministic(device):
+    """Give the global random state back as it was; between, see `deterministic`."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), deterministic(device):
         yield
 
 
 @contextmanager
-def _deterministic(device: torch.device) -> Iterator[None]:
+def deterministic(device: torch.device) -> Iterator[None]:
+    """A block in which a GPU's operators are deterministic where they can be."""
     if device.type != "cuda":  # they are, and the switch would only slow them down
         yield
         return

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
@@ -123,6 +124,23 @@ def test_invariant_under_what_it_claims_and_nothing_else(name: str, activation: 
     assert permuted < 1e-10 if claims in ("group", "permutations") else permuted > 1e-2
     expected = claims == "group" or (claims == "permutations" and activation == "gelu")
     assert whole < 1e-10 if expected else whole > 1e-2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ALL)
+def test_cuda_gives_what_the_cpu_gives(name: str) -> None:
+    space = small_space("relu")
+    tensors = random_tensors(space)
+    model = built(name, "relu", tensors)
+    inputs = model.prepare_groups([(tensors, space)])
+
+    def answers_and_gradients(device: str) -> list[Tensor]:
+        answers = model.to(device)(pytree.tree_map(lambda t: t.to(device), inputs))
+        gradients = torch.autograd.grad(answers.square().sum(), list(model.parameters()), allow_unused=True)
+        return [t.detach().cpu() for t in (answers, *gradients) if t is not None]
+
+    for expected, found in zip(answers_and_gradients("cpu"), answers_and_gradients("cuda"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("narrow", NARROW, ids=["1x1", "narrow", "norms", "attention", "layer norm"])

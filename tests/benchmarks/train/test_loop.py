@@ -27,6 +27,19 @@ def test_learns() -> None:
     assert negative_error(outputs, toy(32, seed=1).targets)["score"] == pytest.approx(result.best.metrics["score"])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_sums_in_one_order() -> None:
+    class AtomicSum(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            into = torch.zeros(x.shape[1], dtype=torch.long, device=x.device)
+            return x.new_zeros(len(x), 1).index_add(1, into, x)
+
+    fabric = make_fabric(replace(CONFIG, device="cuda"))
+    x = torch.randn(16, 100_000, generator=torch.Generator().manual_seed(0)).to(fabric.device)
+    expected, *others = [predict(AtomicSum(), Data(x, x), fabric) for _ in range(10)]
+    assert all(torch.equal(found, expected) for found in others)
+
+
 def test_keeps_the_first_best_epoch_of_the_validation_set() -> None:
     scores = iter([0.1, 0.7, 0.7, 0.3])
     states: list[Tensor] = []
