@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.table import Table
@@ -48,7 +49,7 @@ def results(
 
     Runs every command of the list in a process of its own, and before it what makes its data. Each goes on where it
     was, so that the same command after an interruption does only what is missing; a folder that is finished takes
-    seconds. All of it takes some fifteen hours of one core.
+    seconds. All of it takes some fifteen hours of one core. What needs a GPU is left out where there is none.
 
     Examples:
 
@@ -66,6 +67,9 @@ def results(
     console.print(f"{len(chosen)} folders, about {total / 60:.1f} hours of one core in all", highlight=False)
     for number, entry in enumerate(chosen, start=1):
         console.print(f"{number}/{len(chosen)} {entry.folder}: {entry.command}", highlight=False)
+        if "--device cuda" in entry.command and not torch.cuda.is_available():
+            console.print(f"{entry.folder}: left out, as no GPU was found", highlight=False)
+            continue
         start = time.perf_counter()
         if entry.data:
             _run(DATA[entry.data])

@@ -73,7 +73,10 @@ Examples:
         COST,
         "cost",
         keeps=False,
-        reruns=(Rerun("cost", "--set networks=5000", 5),),
+        reruns=(
+            Rerun("cost", "--set networks=5000", 5),
+            Rerun("cost-gpu", "--set networks=5000 --set batch_sizes=8,64,512 --device cuda", 2),
+        ),
     )
 )
 
@@ -150,6 +153,7 @@ Examples:
         keeps=False,
         reruns=(
             Rerun("ratios", "--preset quick", 3),
+            Rerun("ratios-gpu", "--preset quick --device cuda", 2),
             Rerun("ratios512", "--set batches=512 --set repeats=5", 6),
         ),
     )

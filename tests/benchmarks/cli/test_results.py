@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from invoking import said
 
 from nfn_monomial.benchmarks.cli import results as module
@@ -73,6 +74,15 @@ def test_data_come_first_and_tables_are_copied(calls: Calls) -> None:
     assert "3 commits" in said("results", "--list", "--only", "params", "--into", "kept")
 
 
+def test_what_was_made_on_a_gpu_is_left_out_without_one(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "cost-gpu: left out, as no GPU was found" in said("results", "--only", "cost-gpu", "--into", "kept")
+    assert calls.commands == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    said("results", "--only", "cost-gpu")
+    assert [command[0] for command in calls.commands] == ["cost"]
+
+
 def test_unknown_names(calls: Calls) -> None:
-    assert "unknown results nothing: choose from params, ratios," in said("results", "--only", "nothing", code=2)
+    assert "unknown results nothing: choose from params, cost-gpu," in said("results", "--only", "nothing", code=2)
     assert calls.commands == []
