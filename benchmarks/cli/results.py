@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich import box
 from rich.table import Table
@@ -49,7 +48,7 @@ def results(
 
     Runs every command of the list in a process of its own, and before it what makes its data. Each goes on where it
     was, so that the same command after an interruption does only what is missing; a folder that is finished takes
-    seconds. All of it takes some fifteen hours of one core. What needs a GPU is left out where there is none.
+    seconds. All of it takes some forty hours of one core. What needs a GPU is left out where there is none.
 
     Examples:
 
@@ -63,13 +62,11 @@ def results(
     if show:
         _list(chosen, into or (COMMITTED if COMMITTED.is_dir() else out))
         return
+    chosen = _possible(chosen)
     total = sum(entry.minutes for entry in chosen)
     console.print(f"{len(chosen)} folders, about {total / 60:.1f} hours of one core in all", highlight=False)
     for number, entry in enumerate(chosen, start=1):
         console.print(f"{number}/{len(chosen)} {entry.folder}: {entry.command}", highlight=False)
-        if "--device cuda" in entry.command and not torch.cuda.is_available():
-            console.print(f"{entry.folder}: left out, as no GPU was found", highlight=False)
-            continue
         start = time.perf_counter()
         if entry.data:
             _run(DATA[entry.data])
@@ -95,6 +92,16 @@ def _chosen(names: Sequence[str]) -> list[Rerun]:
     if unknown := [name for name in names if name not in known]:
         raise InvalidValueError(f"unknown results {', '.join(unknown)}: choose from {', '.join(known)}")
     return [entry for name, entry in known.items() if not names or name in names]
+
+
+def _possible(chosen: Sequence[Rerun]) -> list[Rerun]:
+    """Without those that need a GPU, where there is none."""
+    import torch  # which the help of all commands does without
+
+    found = [entry for entry in chosen if "--device cuda" not in entry.command or torch.cuda.is_available()]
+    for name in sorted({entry.folder for entry in chosen} - {entry.folder for entry in found}):
+        console.print(f"{name}: left out, as no GPU was found", highlight=False)
+    return found
 
 
 def _run(command: str) -> None:

@@ -25,7 +25,7 @@ def step_memory(
     Counted: parameters, buffers and the optimiser's state, which live all the time, and whatever the step allocates
     (the batch, activations, gradients), temporary results of operators included. From the allocator: its statistics
     on CUDA, its log of allocations and frees (torch.profiler) on a CPU. Call it when gradients are freed. Not counted:
-    what CUDA graphs hold, which have it from before.
+    what CUDA graphs hold, which they allocated when they were captured.
     """
     gc.collect()  # else what an earlier measured step left in cycles may be freed in this one, and count as its own
     state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
