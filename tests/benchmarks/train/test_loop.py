@@ -12,8 +12,10 @@ from toy_training import CONFIG, linear, negative_error, run, toy
 
 from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.train import loop
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import predict
+from nfn_monomial.benchmarks.train.seeds import deterministic
 from nfn_monomial.tools.predictors import models
 
 
@@ -38,6 +40,16 @@ def test_a_gpu_sums_in_one_order() -> None:
     x = torch.randn(16, 100_000, generator=torch.Generator().manual_seed(0)).to(fabric.device)
     expected, *others = [predict(AtomicSum(), Data(x, x), fabric) for _ in range(10)]
     assert all(torch.equal(found, expected) for found in others)
+
+
+def test_answers_are_asked_for_where_operators_are_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asking(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.full((len(x),), float(torch.are_deterministic_algorithms_enabled()))
+
+    monkeypatch.setattr(loop, "deterministic", lambda device: deterministic(torch.device("cuda")))  # on any machine
+    assert predict(Asking(), toy(4), make_fabric(CONFIG)).tolist() == [1.0] * 4
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_keeps_the_first_best_epoch_of_the_validation_set() -> None:
