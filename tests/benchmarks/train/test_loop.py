@@ -48,7 +48,8 @@ def test_answers_are_asked_for_where_operators_are_deterministic(monkeypatch: py
             return torch.full((len(x),), float(torch.are_deterministic_algorithms_enabled()))
 
     monkeypatch.setattr(loop, "deterministic", lambda device: deterministic(torch.device("cuda")))  # on any machine
-    assert predict(Asking(), toy(4), make_fabric(CONFIG)).tolist() == [1.0] * 4
+    x = torch.zeros(4, 2)
+    assert predict(Asking(), Data(x, x), make_fabric(CONFIG)).tolist() == [1.0] * 4
     assert not torch.are_deterministic_algorithms_enabled()
 
 
