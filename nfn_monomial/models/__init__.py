@@ -1,6 +1,6 @@
 """Whole models: networks in, predictions or edited networks out."""
 
-from .blocks import micro_batches, recompute_blocks
+from .blocks import recompute_blocks
 from .message_passing import MessagePassingEditor, MessagePassingNFN
 from .monomial import EquivariantNFN, MonomialNFN, equivariant_stack
 
@@ -10,6 +10,5 @@ __all__ = [
     "MessagePassingNFN",
     "MonomialNFN",
     "equivariant_stack",
-    "micro_batches",
     "recompute_blocks",
 ]

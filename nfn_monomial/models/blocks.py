@@ -1,16 +1,14 @@
-"""What models consist of; and training in less memory: blocks that are computed twice, and batches in parts."""
+"""What models consist of; and training in less memory by blocks that are computed twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nfn_monomial.checks import Size, checked
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import checked
 from nfn_monomial.space.features import Features
 
 
@@ -55,8 +53,7 @@ def recompute_blocks(model: nn.Module, recompute: bool = True) -> int:
 
     Args:
         model: any; `MessagePassingNFN` and `MessagePassingEditor` consist of blocks. The layers of `MonomialNFN` and
-            `EquivariantNFN` keep little but their inputs, so that computing them again saves nothing: see
-            `micro_batches`.
+            `EquivariantNFN` keep little but their inputs, so that computing them again saves nothing.
         recompute: whether.
 
     Returns:
@@ -71,49 +68,3 @@ def recompute_blocks(model: nn.Module, recompute: bool = True) -> int:
     for blocks in stacks:
         blocks.recompute = recompute
     return len(stacks)
-
-
-@checked
-def micro_batches(
-    model: nn.Module,
-    loss: Callable[[Any, slice], Tensor],
-    networks: Features | Mapping[str, Tensor],
-    size: Size,
-) -> Tensor:
-    """Backward of the mean loss over a batch, some networks at a time: the same gradients in less memory.
-
-    Gradients are added to the parameters' as by ``mean_loss.backward()``.
-
-    Args:
-        model: takes any part of the batch; what it makes of a network does not depend on the others.
-        loss: takes the model's outputs for some networks, and the slice of the batch in which these lie, by which
-            targets are picked; returns the mean of their losses.
-        networks: the batch, `Features` or named tensors ``(B, C, *shape)``.
-        size: so many networks at a time; the last part may be smaller.
-
-    Returns:
-        The mean loss over all networks, without gradients.
-
-    Raises:
-        ValueError: if there are no networks.
-
-    >>> from nfn_monomial import MonomialNFN, WeightSpace
-    >>> from nfn_monomial.testing import random_networks
-    >>> space = WeightSpace.mlp([2, 8, 1], "relu")
-    >>> networks, targets = random_networks(space, 20, dtype=torch.float32), torch.randn(20, 1)
-    >>> loss = lambda outputs, part: nn.functional.mse_loss(outputs, targets[part])
-    >>> micro_batches(MonomialNFN(space), loss, networks, 8).shape
-    torch.Size([])
-    """
-    tensors = networks.tensors if isinstance(networks, Features) else tuple(networks.values())
-    count = len(tensors[0]) if tensors else 0
-    if not count:
-        raise InvalidValueError("micro_batches: there are no networks, of which no mean can be taken")
-    total = torch.zeros((), device=tensors[0].device)
-    for start in range(0, count, size):
-        part = slice(start, min(start + size, count))
-        some = networks[part] if isinstance(networks, Features) else {name: t[part] for name, t in networks.items()}
-        share = loss(model(some), part) * ((part.stop - start) / count)
-        share.backward()  # type: ignore[no-untyped-call]
-        total = total + share.detach()
-    return total

@@ -14,13 +14,7 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.alignment import align_all, barrier, interpolate, kinship, kinships, mean_measures, mean_of, repair
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase, shift_phase
 from nfn_monomial.fibre import align_fibres, compare_fibres, fingerprint_fibre, normal_form
-from nfn_monomial.models import (
-    MessagePassingEditor,
-    MessagePassingNFN,
-    equivariant_stack,
-    micro_batches,
-    recompute_blocks,
-)
+from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN, equivariant_stack, recompute_blocks
 from nfn_monomial.nn import Augment, InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
 from nfn_monomial.read import GramStatistics
 
@@ -29,7 +23,6 @@ TEMPLATE_NETS = {name: p.detach().expand(2, 1, *p.shape).clone() for name, p in 
 UNCHARGED = RELU.uncharged().pack(NETS)
 ONE, OTHER_ONE = ({name: x[i, 0] for name, x in NETS.items()} for i in range(2))
 PLAIN, NET_SPACE = {name: p.detach() for name, p in NET.named_parameters()}, WeightSpace.from_module(NET, X)
-PAPER = nm.MonomialNFN(RELU, (2,)).double()
 FORM = normal_form(NET, X)
 BATCHES = [(X, torch.zeros(1, dtype=torch.int64))]
 
@@ -86,11 +79,6 @@ CALLS = {
         if x is PACKED and name not in ("EquivariantLinear", "Canonicalize", "PointwiseActivation")
     },
     "recompute_blocks": Call(recompute_blocks, {"model": MessagePassingNFN(RELU, 2), "recompute": True}),
-    "micro_batches": Call(
-        micro_batches,
-        {"model": PAPER, "loss": lambda out, part: out.mean(), "networks": NETS, "size": 1},
-        also=(TypeError,),
-    ),
     "align": Call(nm.align, {"space": RELU, "a": ONE, "b": OTHER_ONE, "symmetry": None, "seed": 0}),
     "align_all": Call(align_all, {"space": RELU, "networks": [ONE, OTHER_ONE], "symmetry": None, "seed": 0}),
     "compare": Call(nm.compare, {"space": NET_SPACE, "a": PLAIN, "b": PLAIN, "module": NET, "inputs": X, "seed": 0}),

@@ -1,4 +1,4 @@
-"""The message-passing networks, their gradients, and those of blocks and parts of a batch."""
+"""The message-passing networks, their gradients, and those of blocks."""
 
 import copy
 
@@ -16,7 +16,6 @@ from nfn_monomial.models import (
     MessagePassingEditor,
     MessagePassingNFN,
     MonomialNFN,
-    micro_batches,
     recompute_blocks,
 )
 from nfn_monomial.models.blocks import Blocks
@@ -210,26 +209,3 @@ def test_less_is_kept():
     kept = saved_bytes(model, networks)
     recompute_blocks(model)
     assert saved_bytes(model, networks) < 0.5 * kept
-
-
-@pytest.mark.parametrize(("kind", "packed"), [(MonomialNFN, False), (EquivariantNFN, True)])
-def test_parts_of_a_batch_have_the_gradients_of_all_of_it(kind, packed):
-    torch.manual_seed(0)
-    model, networks = kind(SPACE).double(), random_networks(SPACE, 7)
-    targets = torch.randn(7, 1, dtype=torch.float64)
-
-    def loss(outputs, part):
-        rows = outputs if isinstance(outputs, torch.Tensor) else torch.cat([t.flatten(1) for t in outputs.tensors], 1)
-        return (rows - targets[part]).square().mean()
-
-    given_networks = SPACE.pack(networks) if packed else networks
-    whole = loss(model(given_networks), slice(None))
-    whole.backward()
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    expected = [p.grad.clone() for p in parameters]
-    for size in (1, 3, 7, 100):
-        model.zero_grad()
-        torch.testing.assert_close(micro_batches(model, loss, given_networks, size).double(), whole.detach())
-        top = max(float(g.abs().max()) for g in expected)
-        for p, gradient in zip(parameters, expected, strict=True):
-            torch.testing.assert_close(p.grad, gradient, rtol=1e-10, atol=1e-12 * top)
