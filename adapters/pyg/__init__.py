@@ -45,7 +45,7 @@ Parameters with three ends or more have no graph. `check_graph` is what layers c
 input, and documents what they refuse. With transforms and layers of ``torch_geometric``:
 
 - ``DataLoader``, ``Batch.from_data_list``, ``to_data_list``, indexing, ``to(device)`` and transforms of ``x`` or
-  ``edge_attr`` work; node and edge order may change, `from_graph` restores it.
+  ``edge_attr`` work. Layers take nodes and edges in any order, `from_graph` in that of `to_graph` alone.
 - ``ToUndirected`` gives every edge a reverse one with the same ``edge_attr`` and sorts them (nothing is added up, for
   no edge has a reverse one before). A reverse edge would need the inverse charges, so layers that respect the
   symmetries and `from_graph` refuse the result; it is for layers that know none, behind a canonical form. The same

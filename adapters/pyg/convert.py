@@ -16,9 +16,9 @@ from nfn_monomial.checks import Size, checked, require
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
-from .arrange import Group, grouped, one_group
-from .checks import check_graph, kernel_of
+from .checks import kernel_of
 from .factors import Padding, factors_of, padding_of, structure
+from .networks import Run, one_run, runs_of
 
 INDICES = {"edge_index", "parent_index"}
 """Attributes that are numbers of nodes."""
@@ -95,19 +95,19 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
 def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
     """A graph, or a batch of graphs of one architecture, as tensors ``(B, C, *shape)``: the inverse of `to_graph`.
 
-    Nodes and edges may have been put in another order: they are placed by graph, layer and neuron number. Values
-    that no parameter holds (x of nodes without bias, padding of kernels) are left out.
+    Nodes and edges have to be in the order in which `to_graph` writes them. Values that no parameter holds (x of nodes
+    without bias, padding of kernels) are left out.
 
     Args:
         graph: from `to_graph`, or with its attributes; ``x (N, C)`` and ``edge_attr (E, C * K)`` of any width ``C``.
         space: the weight space. Hidden nodes may have other sizes than it says.
 
     Raises:
-        ValueError: for what `check_graph` refuses; or if edges are missing, architectures differ, or the graph
-            is of another weight space.
+        ValueError: for what `check_graph` refuses; or if nodes or edges are missing or in another order, architectures
+            differ, or the graph is of another weight space.
         TypeError: see `check_graph`.
     """
-    return read(graph, one_group(graph, space, "from_graph"))
+    return read(graph, [one_run(graph, space, "from_graph")])[0]
 
 
 @checked
@@ -121,13 +121,9 @@ def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Ten
     Raises:
         ValueError: as in `from_graph`; or if there is not one space a graph.
     """
-    check_graph(graph, "from_graphs")
-    networks: dict[int, dict[str, Tensor]] = {}
-    for group in grouped(graph, spaces):
-        tensors = read(graph, group)
-        for i, member in enumerate(group.members):
-            networks[member] = {name: t[i : i + 1] for name, t in tensors.items()}
-    return [networks[i] for i in range(len(networks))]
+    runs = runs_of(graph, spaces, "from_graphs")
+    tensors = zip(runs, read(graph, runs), strict=True)
+    return [{name: t[i : i + 1] for name, t in of_run.items()} for run, of_run in tensors for i in range(run.graphs)]
 
 
 @checked
@@ -249,16 +245,20 @@ def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:
     return batch
 
 
-def read(graph: Any, group: Group) -> dict[str, Tensor]:
-    """Graphs of one architecture as parameter of the space -> ``(B, C, *shape)``."""
-    kernel, channels, batch = kernel_of(graph), graph.x.shape[1], len(group.members)
-    pairs = ((graph.x, group.nodes), (graph.edge_attr, group.edges))
-    values = [(x if rows is None else x[rows]).reshape(batch, -1, channels) for x, rows in pairs]
-    flat = torch.cat(values, 1).transpose(1, 2)
-    flat = flat.index_select(2, _slots(group.space, group.sizes, kernel).to(flat.device))
-    shapes = {name: group.space.shape_of(name, group.sizes) for name in group.space.parameters}
-    parts = torch.split(flat, list(map(math.prod, shapes.values())), 2)
-    return {n: x.reshape(batch, channels, *shapes[n]) for n, x in zip(shapes, parts, strict=True)}
+def read(graph: Any, runs: Sequence[Run]) -> list[dict[str, Tensor]]:
+    """All graphs of a batch, for each run as parameter of its space -> ``(B, C, *shape)``."""
+    kernel, channels = kernel_of(graph), graph.x.shape[1]
+    networks, node, edge = [], 0, 0
+    for space, sizes, count in runs:
+        nodes, edges = (count * sum(of(space, sizes)) for of in (factors_of(space).counts, factors_of(space).edges))
+        rows = graph.x[node : node + nodes], graph.edge_attr[edge : edge + edges]
+        node, edge = node + nodes, edge + edges
+        flat = torch.cat([x.reshape(count, -1, channels) for x in rows], 1).transpose(1, 2)
+        flat = flat.index_select(2, _slots(space, sizes, kernel).to(flat.device))
+        shapes = {name: space.shape_of(name, sizes) for name in space.parameters}
+        parts = torch.split(flat, list(map(math.prod, shapes.values())), 2)
+        networks.append({n: x.reshape(count, channels, *shapes[n]) for n, x in zip(shapes, parts, strict=True)})
+    return networks
 
 
 def _slots(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]) -> Tensor:

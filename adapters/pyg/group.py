@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,10 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
-from .arrange import one_group, order_by
 from .checks import check_graph, graph_ids, kernel_of
 from .convert import attributes_of, read
 from .factors import FLIPS, SCALES
+from .networks import one_run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,12 +72,17 @@ class GraphElement:
             edges = edges * scale[at].pow(powers).prod(-1, keepdim=True).to(edges)
         # Edges keep their places too: of a parameter, the r-th by (target, source) takes the values that are r-th after
         # the move.
-        now = order_by(graph.edge_layer, *graph.edge_index.flip(0))
-        order = order_by(graph.edge_layer, target, source)[now.argsort()]
+        now = _order_by(graph.edge_layer, *graph.edge_index.flip(0))
+        order = _order_by(graph.edge_layer, target, source)[now.argsort()]
         out = copy.copy(graph)
         out.x = scale[:, :1].to(graph.x) * graph.x[moved.argsort()]
         out.edge_index, out.edge_attr = torch.stack([source, target])[:, order], edges[order]
         return out
+
+
+def _order_by(*numbers: Tensor) -> Tensor:
+    """What sorts by some whole numbers from 0 on, the first of them first."""
+    return functools.reduce(lambda key, number: key * (int(number.max()) + 1) + number, numbers).argsort()
 
 
 def _gauges(graph: Any) -> Tensor:
@@ -104,7 +110,7 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
     inherited = torch.arange(gauges.shape[1]) < (graph.inherited.cpu()[:, None] if "inherited" in graph else 0)
     # Blocks are the neurons of one layer, or those of one layer that are nested in one neuron.
     block = torch.stack([ids, layer, torch.where(parent == every, 0, parent + 1)])
-    shuffled = order_by(*block, torch.randperm(len(ids), generator=generator))
+    shuffled = _order_by(*block, torch.randperm(len(ids), generator=generator))
     last = block[:, shuffled].diff(append=-torch.ones_like(block[:, :1])).any(0)
     first = last.roll(1)
     following = shuffled.roll(-1).masked_scatter(last, shuffled[first])
@@ -116,9 +122,9 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
     sign[shuffled[first]] = -1.0
     size = torch.randn(gauges.shape, dtype=torch.float64, generator=generator).exp()
     scale = torch.where(gauges & FLIPS > 0, sign, 1.0) * torch.where(gauges & SCALES > 0, size, 1.0)
-    places, permutation = order_by(ids, layer, neuron), cycle
+    places, permutation = _order_by(ids, layer, neuron), cycle
     for _ in range(gauges.shape[1]):  # at least once for each level: neurons move along with their parents
-        order = order_by(ids, layer, neuron[permutation[parent]], neuron[cycle])
+        order = _order_by(ids, layer, neuron[permutation[parent]], neuron[cycle])
         permutation = torch.empty_like(every).index_copy(0, order, places)
         scale = torch.where(inherited, scale[parent], scale)
     scale = scale if "gauges" in graph else scale[:, 0]
@@ -144,12 +150,10 @@ def act(graph: Any, element: GroupElement | GraphElement) -> Any:
     if isinstance(element, GraphElement):
         return element.act(graph)
     assert isinstance(element.space, WeightSpace), "of which graphs are made"
-    group = one_group(graph, element.space, "act")
-    moved = attributes_of(element.act(read(graph, group)), element.space, kernel_of(graph), None)
+    (tensors,) = read(graph, [one_run(graph, element.space, "act")])
+    moved = attributes_of(element.act(tensors), element.space, kernel_of(graph), None)
     out = copy.copy(graph)
-    for name, rows in (("x", group.nodes), ("edge_attr", group.edges)):
-        values = moved[name].flatten(0, 1)
-        out[name] = values if rows is None else torch.empty_like(values).index_copy(0, rows.flatten(), values)
+    out.x, out.edge_attr = moved["x"].flatten(0, 1), moved["edge_attr"].flatten(0, 1)
     return out
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch_geometric.transforms as T
-from graphs import CNN, GAIN, RELU, assert_same, networks_of
+from graphs import CNN, GAIN, RELU, assert_same, networks_of, shuffled
 from torch_geometric.data import Batch, Data
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
@@ -92,6 +92,8 @@ TENSORS = networks_of(RELU)
 EDGE = torch.arange(46) != 11  # of the first graph's weight.1: h1[3] -> h2[0]
 PRUNED = edited(GRAPH, edge_index=lambda t: t[:, EDGE], edge_attr=lambda t: t[EDGE], edge_layer=lambda t: t[EDGE])
 DOUBLED = with_edges(PRUNED, [[4, 6]], [1])
+SWAPPED = [1, 0, *range(2, 46)]  # two edges of one neuron
+CUT = GRAPH[0].edge_subgraph(torch.arange(23) < 22)
 ISOLATED = GRAPH[0].edge_subgraph((GRAPH[0].edge_index != 7).all(0))
 NOTHING = GRAPH[0].subgraph(torch.zeros(10, dtype=torch.bool))
 BOTH = to_graphs([(TENSORS, RELU), (networks_of(DEEPER), DEEPER)])
@@ -120,22 +122,26 @@ def test_layers_take_graphs_that_no_network_is():
 # What is called with these arguments, and what it says.
 REFUSED = [
     (check_graph, Batch.from_data_list([GRAPH[0], NOTHING, GRAPH[1]]), None, "graph 1 of the batch is empty"),
-    (from_graph, PRUNED, RELU, r"graph 0 has no edge h1\[3\] -> h2\[0\] of weight.1. Every weight"),
-    (from_graph, DOUBLED, RELU, r"edge \d+ \(4 -> 6\) of edge_layer 1 is there twice"),
-    (from_graph, ISOLATED, RELU, r"has no edge h1\[0\] -> h2\[1\] .* without any is no neuron"),
-    (from_graph, T.RemoveIsolatedNodes()(ISOLATED), RELU, "neuron of node 7 is 2, .* that of neuron 1 of 'h2' is 1"),
-    (from_graph, edited(GRAPH, neuron=set_at(3, 0)), RELU, "neuron of node 3 is 0, .* is 1"),
+    (from_graph, PRUNED, RELU, r"edge_index of edge 11 is \[2, 7\], not \[5, 6\] .* pruned weights edges with zeros"),
+    (from_graph, CUT, RELU, "22 edges, not 23 as in graphs of WeightSpace.mlp"),
+    (from_graph, DOUBLED, RELU, r"edge_index of edge 11 is \[2, 7\], not"),
+    (from_graph, ISOLATED, RELU, r"edge_index of edge 12 is \[2, 8\], not \[2, 7\]"),
+    (from_graph, T.RemoveIsolatedNodes()(ISOLATED), RELU, "neuron of node 7 is 2, not 1"),
+    (from_graph, edited(GRAPH, neuron=set_at(3, 0)), RELU, "neuron of node 3 is 0, not 1"),
+    (from_graph, shuffled(GRAPH), RELU, "not .* all nodes and edges in the order of to_graph"),
+    (from_graph, edited(GRAPH, edge_index=lambda t: t[:, SWAPPED]), RELU, r"of edge 0 is \[1, 2\], not \[0, 2\]"),
+    (from_graphs, shuffled(BOTH), [RELU] * 3 + [DEEPER] * 3, "not .* all nodes and edges in the order of to_graph"),
     (from_graph, GRAPH, DEEPER, r"another weight space: its layers have 2-4-3-1 neurons, WeightSpace.mlp"),
     (from_graph, GRAPH, WeightSpace.mlp([3, 4, 3, 1], "relu"), "another weight space: its layers have 2-4-3-1"),
     (from_graph, GRAPH, WeightSpace.mlp([2, 1], "relu"), "another weight space: its layers have 2-4-3-1"),
-    (from_graph, GRAPH, WeightSpace.mlp([2, 4, 3, 1], "tanh"), "node 2 is SCALE, .* of neuron 0 of 'h1' is SIGN"),
+    (from_graph, GRAPH, WeightSpace.mlp([2, 4, 3, 1], "tanh"), "symmetry of node 2 is SCALE, not SIGN"),
     (from_graph, GRAPH, WeightSpace.mlp([2, 4, 3, 1], "relu", [True, True, False]), "has_bias of node 9 is True"),
     (from_graph, BOTH, RELU, "graph 3 is of another weight space: its layers have 2-4-3-3-1"),
     (from_graphs, BOTH, [RELU], "1 spaces for 6 graphs"),
     (from_graphs, BOTH, [RELU] * 6, "another weight space: its layers have 2-4-3-3-1"),
     (from_graph, OF_GAIN, SQUARE, "of another weight space"),
-    (from_graph, of_gain(lambda t: t[:, 1:], lambda t: t[1:]), GAIN, r"graph 0 has no edge x\[0\] -> stream\[0\] of"),
-    (from_graph, edited(OF_GAIN, edge_layer=lambda t: t + 99 * (t == 0)), GAIN, r"has no edge x\[0\] -> stream\[0\]"),
+    (from_graph, of_gain(lambda t: t[:, 1:], lambda t: t[1:]), GAIN, r"edge_index of edge 0 is \[1, 2\], not \[0, 2\]"),
+    (from_graph, edited(OF_GAIN, edge_layer=lambda t: t + 99 * (t == 0)), GAIN, "edge_layer of edge 0 is 99, not 0"),
     (check_graph, of_gain(lambda t: torch.cat([t, t.flip(0)], 1), lambda t: torch.cat([t, t])), None,
      "reverse and skipped edges carry the wrong charge"),
     (from_graph, edited(OF_CNN, edge_attr=lambda t: t[:, 1:]), CNN,
