@@ -10,7 +10,8 @@ Layers take and give tensors, as those of ``torch_geometric`` do, and fit into i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, s
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.edges import scaled, watched
-from nfn_monomial.nn.incidence import Places
+from nfn_monomial.nn.incidence import Adder, Places, zeros_to_add_to
 from nfn_monomial.nn.neurons import CHAIN, Plan
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.norm import by_size, by_size_of, frame
@@ -31,10 +32,47 @@ from nfn_monomial.space.packing import wide
 
 from .checks import require_tensor
 from .factors import FLIPS, SCALES
-from .grids import Grids, outline, whole
 
-LEAST = 2**16
-"""Numbers of the edges of a grid that is worth blocks of its own; of fewer all edges are done one by one."""
+
+class Pairs:
+    """What `Grid` says, of edges ``(E, C)`` of which nothing is known but the neurons ``(N, C)`` at their ends.
+
+    Args:
+        at: for each end, which row of features is at that end of each edge ``(E,)``.
+    """
+
+    def __init__(self, at: tuple[Tensor, ...]) -> None:
+        self._at = at
+
+    def plan(self, edges: Tensor, size: int) -> int:
+        """How many edges make up a block of about so many numbers."""
+        return max(1, size // edges.shape[1])
+
+    def parts(self, x: Tensor, plan: int) -> Iterable[Tensor]:
+        """For each block the features of its edges, or those that all edges share."""
+        blocks = len(torch.split(self._at[0], plan))
+        return torch.split(x, plan) if len(x) == len(self._at[0]) else [x] * blocks
+
+    def take(self, neurons: Tensor, end: int) -> Tensor:
+        """For each edge the features of the neuron at an end."""
+        return neurons.index_select(0, self._at[end])
+
+    def taken(self, neurons: Tensor, end: int, plan: int) -> Iterable[Tensor]:
+        """The same for each block."""
+        return (neurons.index_select(0, at) for at in torch.split(self._at[end], plan))
+
+    def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
+        """Sums over the edges of each neuron at an end, whose features are ``like`` others."""
+        total = zeros_to_add_to(like.to(values.dtype))
+        return total.index_add(0, self._at[end], values.to(total.dtype)).to(values.dtype)
+
+    def adders(self, total: Tensor, end: int, plan: int) -> Iterable[Adder]:
+        """For each block what adds to the totals of all neurons at an end."""
+        return [partial(_add_rows, total, at) for at in torch.split(self._at[end], plan)]
+
+
+def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
+    total.index_add_(0, at, values.to(total.dtype))
 
 
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
@@ -45,9 +83,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     ``MessagePassing(space, channels, tied=True)`` does, with the same parameters. The output is an update: add it for
     a residual connection.
 
-    Any edges will do, in any order. On a CPU, layers of edges that are sorted as by `to_graph` are seen in
-    ``edge_index``, and messages along them need no index; no message is kept. So ``propagate`` is never called: its
-    hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` say what an edge is good for.
+    Any edges will do, in any order. On a CPU no message is kept: they are computed in blocks of edges. So ``propagate``
+    is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` say what an edge
+    is good for.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 
@@ -98,10 +136,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         )  # fmt: skip
         count, at = len(streams), (edge_index[1], edge_index[0])
         if edge_attr.device.type == "cpu" and not watched(edge_attr):
-            graph = outline(edge_index, len(x), max(1, LEAST // self.channels), edge_streams)
-        else:
-            graph = whole(edge_index, len(x))
-        inv = Grids(at, graph)
+            _require_ends(edge_index, len(x))
+        inv = Pairs(at)
         if edge_streams is None:
             places = Places(inv, inv, inv)
             ends = [(streams[1], streams[0], streams[-1]), (streams[0], streams[1], streams[-1])]
@@ -109,7 +145,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             # Every stream of a neuron has a place of its own, those of a neuron side by side.
             opposite = torch.where(edge_streams == count - 1, edge_streams, edge_streams ^ 1)
             against, along = (
-                Grids(tuple(end * count + q for end, q in zip(at, of.unbind(1), strict=True)), graph, count)
+                Pairs(tuple(end * count + q for end, q in zip(at, of.unbind(1), strict=True)))
                 for of in (opposite, edge_streams)
             )
             places = Places(against, along, inv)
@@ -118,7 +154,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         (sums, hidden), edges = self.edges(places, edge_attr, ends)
         if edge_streams is not None:
             sums = torch.add(*sums).view(len(x), count, -1).unbind(1)
-        degrees = [degree.clamp(min=1).repeat(graph.networks)[:, None].to(x) for degree in graph.degrees]
+        ones = edge_index.new_ones(edge_index.shape[1])
+        degrees = [edge_index.new_zeros(len(x)).index_add(0, end, ones).clamp(min=1)[:, None].to(x) for end in at]
         means = [z / degree for z, degree in zip(hidden, degrees, strict=True)]
         return torch.cat(self.nodes(streams, sums, *means), -1), edges
 
@@ -244,6 +281,16 @@ def layer_groups(graph: Any) -> Tensor:
     order = order[ids[order].argsort(stable=True)]
     begins = (graph.layer[order].diff() != 0) | (ids[order].diff() != 0)
     return torch.zeros_like(order).index_copy(0, order[1:], begins.cumsum(0))
+
+
+def _require_ends(edge_index: Tensor, nodes: int) -> None:
+    if bool((wrong := (edge_index < 0) | (edge_index >= nodes)).any()):
+        edge = int(wrong.any(0).nonzero()[0])
+        source, target = edge_index[:, edge].tolist()
+        raise InvalidValueError(
+            f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
+            "made for another graph?"
+        )
 
 
 def _streams(

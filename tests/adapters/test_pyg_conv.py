@@ -16,6 +16,7 @@ from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
 from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.adapters import pyg
 from nfn_monomial.nn import MessageBlock
+from nfn_monomial.nn import edges as of_edges
 from nfn_monomial.nn.neurons import neuron_layout
 from nfn_monomial.testing import random_networks
 
@@ -204,6 +205,69 @@ def test_resetting_draws_all_parameters_anew():
     before = copy.deepcopy(conv.state_dict())
     conv.reset_parameters()
     assert not [name for name, value in conv.state_dict().items() if torch.equal(value, before[name])]
+
+
+WIDTH = 3
+
+
+def streams_of(space, networks, seed=0):
+    """A layer, and what it takes: features of the nodes of some networks, their edges and features of these."""
+    torch.manual_seed(seed)
+    graph = pyg.to_graph(random_networks(space, networks), space)
+    x, e = (torch.randn(n, WIDTH * k, dtype=torch.float64) for n, k in ((len(graph.x), 3), (graph.num_edges, 1)))
+    return pyg.MonomialConv(WIDTH).double(), x, graph.edge_index, e
+
+
+@pytest.mark.parametrize("block", [0, 100, 2**18])
+def test_edges_may_be_in_any_order_and_there_twice_or_be_loops(monkeypatch, block):
+    monkeypatch.setattr(of_edges, "BLOCK", block)
+    layer, x, edge_index, e = streams_of(RELU, 3)
+    edge_index = torch.cat([edge_index, edge_index[:, :3], torch.tensor([[2], [2]])], 1)
+    e = torch.cat([e, e[:4]])
+    order = torch.randperm(len(e))
+    out, edges = layer(x, edge_index, e)
+    expected = layer(x, edge_index[:, order], e[order])
+    torch.testing.assert_close((out, edges[order]), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("end", [-1, 30])
+def test_an_end_that_is_no_node_is_refused(end):
+    layer, x, edge_index, e = streams_of(RELU, 3)
+    edge_index[0, 3] = end
+    with pytest.raises(ValueError, match=f"edge 3 .* from node {end} to node 3, and x has 30 nodes"):
+        layer(x, edge_index, e)
+
+
+def test_a_graph_without_edges_has_sums_of_zero():
+    layer, x, edge_index, e = streams_of(RELU, 1)
+    out, edges = layer(x, edge_index[:, :0], e[:0])
+    assert edges.shape == (0, WIDTH)
+    assert not out[:, : 2 * WIDTH].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_precisions_and_indices(monkeypatch, dtype):
+    monkeypatch.setattr(of_edges, "BLOCK", 100)
+    layer, x, edge_index, e = streams_of(RELU, 3)
+    expected = layer(x, edge_index, e)
+    close = {"rtol": 0.1, "atol": 0.1} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    layer = layer.to(dtype)
+    for index in (edge_index, edge_index.int()):
+        found = [t.double() for t in layer(x.to(dtype), index, e.to(dtype))]
+        torch.testing.assert_close(found, list(expected), **close)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [t.double() for t in layer.float()(x.float(), edge_index, e.float())]
+    torch.testing.assert_close(found, list(expected), rtol=0.1, atol=0.1)
+
+
+def test_no_value_is_read_where_none_is_known():
+    layer, x, edge_index, e = streams_of(RELU, 3)
+    expected = layer(x, edge_index, e)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    exported = torch.export.export(layer, (x, edge_index, e)).module()
+    mapped = torch.func.vmap(lambda x, e: layer(x, edge_index, e))(x[None], e[None])
+    for found in (compiled(x, edge_index, e), exported(x, edge_index, e), tuple(t[0] for t in mapped)):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_clear_errors():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import prune
 
-from nfn_monomial.adapters.pyg.grids import Grids, Outline, Segment
+from nfn_monomial.adapters.pyg.conv import Pairs
 from nfn_monomial.nn import edges as of_edges
 from nfn_monomial.nn.edges import Ends, exchange, plain_exchange
 from nfn_monomial.nn.incidence import Grid, Places
@@ -22,11 +22,6 @@ CHANNELS = 3
 def small_blocks(monkeypatch):
     """Several of them even of few edges."""
     monkeypatch.setattr(of_edges, "BLOCK", 100)
-
-
-def one_by_one(at):
-    """Edges of a graph of which nothing is known, with the neurons at each end of every edge."""
-    return Grids(at, Outline(1, [Segment(0, len(at[0]))], []))
 
 
 def random(*shape, seed):
@@ -42,7 +37,7 @@ def case(kind, seed=0):
         generator = torch.Generator().manual_seed(seed)
         at = [tuple(torch.randint(0, n, (count,), generator=generator) for _ in range(2)) for n in (15, 15, nodes)]
         at = at if kind == "streams" else [at[-1]] * 3
-        places, sizes = Places(*map(one_by_one, at)), (15, 15, nodes) if kind == "streams" else (nodes,) * 3
+        places, sizes = Places(*map(Pairs, at)), (15, 15, nodes) if kind == "streams" else (nodes,) * 3
         edges = random(count, CHANNELS, seed=next(numbers))
         brought = [[random(n, CHANNELS, seed=next(numbers)) for _ in range(2)] for n in sizes]
     else:
@@ -178,7 +173,7 @@ def test_sums_over_many_neurons_are_exact_in_half_precision(monkeypatch, dtype, 
         at, shape = Grid([(0,), (1,)], 2), (1, 1, count, CHANNELS)
         neurons = [one.expand(1, 1, CHANNELS), one.expand(1, count, CHANNELS)]
     else:
-        at, shape = one_by_one((torch.zeros(count, dtype=torch.long), torch.arange(count))), (count, CHANNELS)
+        at, shape = Pairs((torch.zeros(count, dtype=torch.long), torch.arange(count))), (count, CHANNELS)
         neurons = [one.expand(1, CHANNELS), one.expand(count, CHANNELS)]
     edges = torch.ones(shape, dtype=dtype, requires_grad=True)
     ends = [tuple(x.clone().requires_grad_() for x in neurons) for _ in range(3)]
