@@ -1,8 +1,7 @@
 """Code that a user names: run with the imports that Python would find, and what goes wrong in it told with its place.
 
-A file is run as ``python file.py`` runs it: modules beside it are found before others. A file with relative imports is
-imported as a part of its package. Behind what is installed, the working directory is searched. All of that holds while
-the code runs, and no longer; modules of one name in two projects are kept apart.
+A file finds the modules beside it, as in ``python file.py``, and a module of a package those of the working directory,
+as in ``python -m package.module``, while the code runs and no longer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -116,9 +115,9 @@ def own_code(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         way_out = (
-            "; what it imports is looked for beside it, in the working directory, and in what is installed"
-            * isinstance(error, ImportError)
-        )
+            "; a file finds the modules beside it and what is installed: name one that imports others of its package "
+            "as package.module:NAME, in the folder that has the package"
+        ) * isinstance(error, ImportError)
         raise DefinitionError(f"{what}: {type(error).__name__}: {error}{_place(error)}{way_out}") from error
 
 
@@ -144,11 +143,11 @@ def named(text: str, others: tuple[type, ...] = ()) -> tuple[ModuleType, Any]:
     if not place or not name.isidentifier():
         raise DefinitionError(f"{text!r} names no network, expected {FORMS}")
     with importing(text):
-        home = (
-            _run(Path(place).resolve())
-            if place.endswith(".py")
-            else _imported(place, f"{place} cannot be imported, expected {FORMS}")
-        )
+        if place.endswith(".py"):
+            home = _run(Path(place).resolve())
+        else:
+            with own_code(f"{place} cannot be imported, expected {FORMS}"):
+                home = importlib.import_module(place)
     found = getattr(home, name, None)
     if not callable(found) and not isinstance(found, others):
         known = [key for key, value in vars(home).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
@@ -158,85 +157,47 @@ def named(text: str, others: tuple[type, ...] = ()) -> tuple[ModuleType, Any]:
 
 @functools.cache
 def _run(path: Path) -> ModuleType:
-    """A file that has run, once, alone or as a part of its package."""
-    home = _home(path)
-    if home.module is not None:
-        return _imported(home.module, f"{path} cannot be run as {home.module}, as its relative imports ask for")
+    """The module of a file, which runs once."""
+    if not path.is_file():
+        raise DefinitionError(f"{path}: no such file, expected {FORMS}")
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"  # another file of this name is another
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise DefinitionError(f"{path} is no Python file")
+    assert spec is not None, "its name ends as a Python file's does"
+    assert spec.loader is not None, "files have one"
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there
     with own_code(f"{path} cannot be run"):
         spec.loader.exec_module(module)
     return module
 
 
-def _imported(name: str, fails: str) -> ModuleType:
-    with own_code(fails):
-        return importlib.import_module(name)
-
-
-class _Home(NamedTuple):
-    """Where the imports of a file begin: folders in front of all others, and behind; its name in its package."""
-
-    front: Path
-    behind: tuple[str, ...]
-    module: str | None
-
-
-@functools.cache
-def _home(path: Path) -> _Home:
-    if not path.is_file():
-        raise DefinitionError(f"{path}: no such file, expected {FORMS}")
-    with own_code(f"{path} cannot be run"):
-        tree = ast.parse(path.read_bytes(), str(path))
-    levels = max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
-    own = [] if path.stem == "__init__" else [path.stem]
-    parts, folder = own, path.parent
-    while (folder / "__init__.py").is_file() or len(parts) < levels + len(own):
-        parts, folder = [folder.name, *parts], folder.parent
-    behind = () if folder == path.parent else (str(path.parent),)
-    return _Home(folder, behind, ".".join(parts) if levels else None)
-
-
-_kept: dict[Path, dict[str, ModuleType]] = {}  # by folder, what it has of names that are others' elsewhere
+_folders: dict[str, Path] = {}  # module that some user's code imported -> the folder in which it was found
 
 
 @contextlib.contextmanager
 def importing(text: str) -> Iterator[None]:
-    """The imports that code gets which a user names so: `named`, and what it makes, run inside of this."""
+    """Imports as code has them that a user names so: `named`, and all calls of what it names, run inside of this.
+
+    Raises:
+        DefinitionError: naming the module, if another one of that name was imported from another folder.
+    """
     place = text.rpartition(":")[0]
-    home = _home(Path(place).resolve()) if place.endswith(".py") else None
-    front, behind = ([], []) if home is None else ([str(home.front)], list(home.behind))
-    before, hidden = list(sys.path), {} if home is None else _hidden(home)
-    kept = {} if home is None else _kept.setdefault(home.front, {})
-    sys.path[:] = [*front, *sys.path, *behind, *([] if str(Path.cwd()) in before else [str(Path.cwd())])]
-    for name in hidden:
-        del sys.modules[name]
-    sys.modules.update(kept)
+    folder = Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
+
+    def has(name: str) -> bool:
+        return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+    for name, other in _folders.items():
+        if other != folder and has(name):
+            raise DefinitionError(
+                f"{text}: {folder} and {other} both have a module {name}, and Python imports one of that name: give it "
+                "another name in one of them, or call a command for each"
+            )
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
-    tops = {name.partition(".")[0] for name in hidden}
     try:
         yield
     finally:
-        sys.path[:] = before
-        if tops:
-            kept |= {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in tops}
-            sys.modules.update(hidden)
-
-
-def _hidden(home: _Home) -> dict[str, ModuleType]:
-    """Modules that were imported elsewhere, and have names of modules at home; but for Python's own."""
-    entries = set(os.listdir(home.front))
-    names = {name.partition(".")[0] for name in sys.modules}.difference(sys.stdlib_module_names)
-    names = {n for n in names if f"{n}.py" in entries or (n in entries and (home.front / n / "__init__.py").is_file())}
-    if home.module is not None:
-        names.add(home.module.partition(".")[0])
-    elsewhere = {name for name in names if name in sys.modules and not _is_at(sys.modules[name], home.front / name)}
-    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in elsewhere}
-
-
-def _is_at(module: ModuleType, place: Path) -> bool:
-    file = os.path.realpath(getattr(module, "__file__", None) or "")
-    return file in (f"{place}.py", str(place / "__init__.py")) or str(place) in getattr(module, "__path__", ())
+        sys.path.remove(str(folder))
+        tops = {name.partition(".")[0] for name in sys.modules.keys() - before}
+        _folders.update({name: folder for name in tops if has(name)})

@@ -1,6 +1,5 @@
 """Code that a user names: which modules its imports find, in files, packages and the working directory."""
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,26 +43,28 @@ def width_of(text: str, **more: Any) -> int:
     return read_definition(text, **more).shapes["first.weight"][0]
 
 
-def test_modules_beside_a_file_are_found_and_kept_apart(tmp_path: Path) -> None:
+def test_modules_beside_a_file_are_found(tmp_path: Path) -> None:
     before = list(sys.path)
-    paths = []
-    for number in (3, 4):
-        folder = tmp_path / str(number)
-        write(folder / "layers.py", f"import parts\nWIDTH = parts.WIDTH + {number}")
-        write(folder / "parts" / "__init__.py", "from .numbers import WIDTH")
-        write(folder / "parts" / "numbers.py", f"WIDTH = {10 * number}")
-        write(folder / "late.py", f"NUMBER = {number}")
-        write(folder / "random.py", "raise AssertionError('it stands in for a module of Python')")
-        lazy = f"import late; assert late.NUMBER == {number}"
-        paths.append(net(folder / "net.py", "import random, layers", "layers.WIDTH", lazy))
-    first, second = (read_definition(f"{path}:Net") for path in paths)
-    assert [d.shapes["first.weight"][0] for d in (first, second)] == [33, 44]
-    assert [d.template().first.out_features for d in (first, second)] == [33, 44]
-    assert [named(f"{path}:Net")[0].layers.WIDTH for path in paths] == [33, 44]
+    write(tmp_path / "layers_of_one.py", "import parts_of_one\nWIDTH = parts_of_one.WIDTH + 3")
+    write(tmp_path / "parts_of_one" / "__init__.py", "from .numbers import WIDTH")
+    write(tmp_path / "parts_of_one" / "numbers.py", "WIDTH = 30")
+    write(tmp_path / "late_of_one.py", "NUMBER = 3")
+    lazy = "import late_of_one; assert late_of_one.NUMBER == 3"
+    path = net(tmp_path / "net.py", "import layers_of_one", "layers_of_one.WIDTH", lazy)
+    definition = read_definition(f"{path}:Net")
+    assert definition.shapes["first.weight"][0] == 33
+    assert definition.template().first.out_features == 33
+    assert named(f"{path}:Net")[0].layers_of_one.WIDTH == 33
     assert sys.path == before
 
 
-def test_imports_at_work_are_those_of_the_file_that_is_called(tmp_path: Path) -> None:
+def test_files_of_one_name_are_two(tmp_path: Path) -> None:
+    paths = [net(tmp_path / str(number) / "net.py", width=str(number)) for number in (3, 4)]
+    assert [width_of(f"{path}:Net") for path in (*paths, *paths)] == [3, 4, 3, 4]
+
+
+def test_modules_of_one_name_in_two_folders_are_refused(tmp_path: Path) -> None:
+    """Python would give the second the first one's, whenever it is imported."""
     for number in (5, 6):
         write(tmp_path / str(number) / "helping.py", f"WIDTH = {number}")
         net(tmp_path / str(number) / "net.py", width="None").write_text(
@@ -71,48 +72,25 @@ def test_imports_at_work_are_those_of_the_file_that_is_called(tmp_path: Path) ->
             "nn.Linear(3, helping.WIDTH), nn.ReLU(), nn.Linear(helping.WIDTH, 2)), randn(4, 3)\n",
             encoding="utf-8",
         )
-    made = [read_definition(f"{tmp_path / str(number) / 'net.py'}:make") for number in (5, 6)]
-    for _ in range(2):
-        assert [len(d.template().get_submodule("0").weight) for d in made] == [5, 6]
+    first, second = (f"{tmp_path / str(number) / 'net.py'}:make" for number in (5, 6))
+    _, make = named(second)  # which imports nothing yet
+    assert len(read_definition(first).template().get_submodule("0").weight) == 5
+    for use in (lambda: read_definition(second), lambda: called(make, second)):
+        with pytest.raises(DefinitionError, match=r"6 and .*5 both have a module helping, .* another name in one"):
+            use()
 
 
-@pytest.mark.parametrize("marked", [True, False])
-def test_relative_imports_find_the_package(marked: bool, tmp_path: Path) -> None:
-    folder = "code" if marked else "networks_here"  # the name of a module of Python; a folder without __init__.py
-    for number in (7, 8):
-        root = tmp_path / str(number) / folder
-        write(root / "blocks.py", f"WIDTH = {number}")
-        write(root / "deep" / "sizes.py", "from ..blocks import WIDTH")
-        net(root / "deep" / "net.py", "from .sizes import WIDTH\nfrom ..blocks import WIDTH as SAME", "WIDTH")
-        if marked:
-            write(root / "__init__.py", "")
-            write(root / "deep" / "__init__.py", "from .net import Net")
-    files = [tmp_path / str(number) / folder / "deep" for number in (7, 8)]
-    assert [width_of(f"{file / 'net.py'}:Net") for file in files] == [7, 8]
-    if marked:
-        assert width_of(f"{files[1] / '__init__.py'}:Net", input_shape=(3,)) == 8
-    assert hasattr(importlib.import_module("code"), "InteractiveConsole")
-
-
-def test_a_file_of_a_package_may_name_the_package(tmp_path: Path) -> None:
-    write(tmp_path / "own_package" / "__init__.py", "")
-    write(tmp_path / "own_package" / "torch.py", "raise AssertionError('it stands in for what is installed')")
-    write(tmp_path / "own_package" / "blocks.py", "WIDTH = 9")
-    path = net(
-        tmp_path / "own_package" / "net.py", "from own_package.blocks import WIDTH\nimport blocks", "blocks.WIDTH"
-    )
-    assert width_of(f"{path}:Net") == 9
-
-
-def test_the_working_directory_is_searched_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_packages_are_found_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "project_here" / "sizes.py", "WIDTH = 6")
-    write(tmp_path / "safetensors.py", "raise AssertionError('it stands in for what is installed')")
-    net(tmp_path / "project_here" / "net.py", "import safetensors\nfrom project_here.sizes import WIDTH", "WIDTH")
-    net(tmp_path / "scripts" / "net.py", "from project_here.sizes import WIDTH", "2 * WIDTH")
+    path = net(tmp_path / "project_here" / "net.py", "from .sizes import WIDTH", "WIDTH")
     assert width_of("project_here.net:Net") == 6
-    assert width_of("project_here/net.py:Net") == 6
-    assert width_of("scripts/net.py:Net") == 12
+    with pytest.raises(DefinitionError, match=r"ImportError: attempted relative import .* as package\.module:NAME"):
+        read_definition(f"{path}:Net")
+    with pytest.raises(DefinitionError, match=r"project_here\.nothing cannot be imported, expected .* No module named"):
+        read_definition("project_here.nothing:Net")
     assert str(tmp_path) not in sys.path
 
 
@@ -122,7 +100,8 @@ def test_errors_say_where(tmp_path: Path) -> None:
         read_definition(f"{path}:make")
     path = write(tmp_path / "imports.py", "\nimport no_such_package_anywhere\n")
     with pytest.raises(
-        DefinitionError, match=r"imports\.py, line 2\); what it imports is looked for beside it, in the w"
+        DefinitionError,
+        match=r"no_such_package_anywhere' \(.*imports\.py, line 2\); a file finds the modules beside it",
     ):
         read_definition(f"{path}:make")
     path = write(tmp_path / "syntax.py", "x =\n")
