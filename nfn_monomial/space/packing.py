@@ -174,47 +174,44 @@ def _read_sizes(
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Node -> size, and -> the parameter it was read off, of shapes without batch and channels.
 
-    A dimension on several nodes waits until all but one are known; where it waits in vain, declared sizes count.
+    A product of several nodes waits until all but one are known; where it waits in vain, declared sizes count. So they
+    do of nodes that lie in sums alone.
     """
     sizes: dict[str, int] = dict(known)
     seen_in: dict[str, str] = {}
     waiting = [
-        (name, segments, extent)
+        (name, segments[0], extent)
         for name, shape in shapes.items()
         for segments, extent in zip(space.concatenated[name], shape, strict=True)
+        if len(segments) == 1
     ]
     while waiting:
-        later: list[tuple[str, tuple[tuple[Axis | int, ...], ...], int]] = []
+        later: list[tuple[str, tuple[Axis | int, ...], int]] = []
         declared: dict[str, int] = {}
-        for name, segments, extent in waiting:
-            axes = [p.node for parts in segments for p in parts if isinstance(p, Axis)]
-            unknown = [node for node in dict.fromkeys(axes) if node not in sizes]
+        for name, parts, extent in waiting:
+            unknown = [p.node for p in parts if isinstance(p, Axis) and p.node not in sizes]
+            times = math.prod([p if isinstance(p, int) else sizes.get(p.node, 1) for p in parts])
             if len(unknown) > 1:
-                later.append((name, segments, extent))
+                later.append((name, parts, extent))
                 declared |= {node: size for node in unknown if (size := space.nodes[node].size) is not None}
-            elif unknown and (size := _size_in(segments, unknown[0], extent, sizes)) is not None:
-                sizes[unknown[0]], seen_in[unknown[0]] = size, name
+            elif unknown and extent and extent % times == 0:
+                sizes[unknown[0]], seen_in[unknown[0]] = extent // times, name
         if len(later) == len(waiting):
             if not declared:
                 break
             sizes.update(list(declared.items())[:1])
         waiting = later
+    for name in shapes:
+        for node in _nodes_in(segments for segments in space.concatenated[name] if len(segments) > 1):
+            if (size := space.nodes[node].size) is not None:
+                sizes.setdefault(node, size)
     return sizes, seen_in
 
 
-def _size_in(
-    segments: Sequence[tuple[Axis | int, ...]], node: str, extent: int, sizes: Mapping[str, int]
-) -> int | None:
-    """The size of the one node that is not known in a dimension: what is left of the extent is a multiple of it."""
-    constant = times = 0
-    for parts in segments:
-        product = math.prod([p if isinstance(p, int) else sizes.get(p.node, 1) for p in parts])
-        unknown = len([p for p in parts if isinstance(p, Axis) and p.node == node])
-        if unknown > 1:
-            return None
-        constant, times = constant + product * (not unknown), times + product * unknown
-    left = extent - constant
-    return left // times if left > 0 and left % times == 0 else None
+def _nodes_in(dims: Iterable[Sequence[tuple[Axis | int, ...]]]) -> list[str]:
+    """The nodes that some dimensions lie on."""
+    parts = itertools.chain.from_iterable(itertools.chain.from_iterable(dims))
+    return list(dict.fromkeys(part.node for part in parts if isinstance(part, Axis)))
 
 
 def require_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -266,10 +263,16 @@ def require_shape(
         return f"axis '{part.node}' is {sizes[part.node]}{source}"
 
     dims = space.parameters[name]
-    for extent, dim, segments in zip(shape, dims, space.concatenated[name], strict=True):
-        known = all(p.node in sizes for parts in segments for p in parts if isinstance(p, Axis))
+    for number, (extent, dim, segments) in enumerate(zip(shape, dims, space.concatenated[name], strict=True)):
+        unknown = [node for node in _nodes_in([segments]) if node not in sizes]
+        if unknown and len(segments) > 1:
+            raise InvalidValueError(
+                f"{name} has shape {shape} (after batch and channels): dimension {number} is a sum, "
+                f"{space.describe(name, sizes)}, in which no size of {', '.join(unknown)} can be read; declare it in "
+                f"the space, as WeightSpace({{{unknown[0]!r}: (Symmetry.SCALE, 16), ...}}, ...)"
+            )
         lengths = [math.prod([p if isinstance(p, int) else sizes.get(p.node, 0) for p in parts]) for parts in segments]
-        if not known or sum(lengths) != extent:
+        if unknown or sum(lengths) != extent:
             reasons = [" times ".join(reason(part, len(parts) == 1) for part in parts) for parts in segments]
             raise InvalidValueError(
                 f"{name} has shape {shape} (after batch and channels) but the space expects "

@@ -171,8 +171,22 @@ def test_sums_split_into_pieces_and_join_again():
     assert torch.equal(space.unpack(space.pack(tensors))["w"], tensors["w"])
     wider = random_networks(space, sizes={"q": 5})  # nodes need not have the sizes of the space
     assert space.node_sizes(space.pack(wider)) == {"x": 2, "q": 5, "h": 2}
-    with pytest.raises(ValueError, match=r"axis 'q' is 3 in b plus axis 'h' is 2 in w times folded positions 2 plus"):
+    with pytest.raises(ValueError, match=r"axis 'q' is 3 in b plus axis 'h' is 2 times folded positions 2 plus"):
         space.pack(tensors | {"w": tensors["w"][..., :9, :]})
+
+
+def test_sizes_of_nodes_that_lie_in_sums_alone_are_declared():
+    parameters = {"w": (Sum((Axis("q"), Axis("h"))), Axis("x", -1))}
+    nodes = {"x": (Symmetry.FIXED, 2), "q": (Symmetry.SCALE, 3), "h": Symmetry.SIGN}
+    message = (
+        r"w has shape \(7, 2\) .*: dimension 0 is a sum, w \(B, C, q=3 \+ h, x=2\), .* of h can .* WeightSpace\(\{'h'"
+    )
+    with pytest.raises(ValueError, match=message):
+        WeightSpace(nodes, parameters).pack({"w": double(3, 1, 7, 2)})
+    declared = WeightSpace(nodes | {"h": (Symmetry.SIGN, 4)}, parameters)
+    assert declared.node_sizes(declared.pack({"w": double(3, 1, 7, 2)})) == {"x": 2, "q": 3, "h": 4}
+    with pytest.raises(ValueError, match="axis 'q' is 3 plus axis 'h' is 4, and 8 here"):
+        declared.pack({"w": double(3, 1, 8, 2)})
 
 
 def test_parts_of_a_sum_lie_side_by_side_in_what_they_share():
