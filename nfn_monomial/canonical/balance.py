@@ -90,8 +90,8 @@ class Balance(nn.Module):
     No value is looked at, so nothing waits for an accelerator: there is a fixed number of rounds, by which the norms
     of most networks are least within rounding; not of deep ones whose entries are many orders of magnitude apart. What
     is left does not depend on the frame: equal functions have equal forms after any number of rounds, within rounding,
-    which grows with the orders of magnitude. Neurons that zeros cut off from inputs, outputs and biases have no scale;
-    what they scale could be as small as one likes, and is 0 here. Named tensors on the CPU, where a look is for free,
+    which grows with the orders of magnitude; but for the entries between more than a dozen neurons that zeros cut off
+    from inputs, outputs and biases, on which no function depends. Named tensors on the CPU, where a look is for free,
     are checked for NaN.
 
     Features keep their layout, in which axes count as charged; `WeightSpace.unpack` and the ``pack`` of
@@ -133,7 +133,7 @@ class Rescaling(NamedTuple):
 
     Attributes:
         space: the weight space.
-        logs: gauge -> logarithms of scales ``(B, *sizes)``; NaN where entries become 0, see `Balance`.
+        logs: gauge -> logarithms of scales ``(B, *sizes)``.
         signs: gauge -> signs ``(B, *sizes)``.
     """
 
@@ -160,14 +160,13 @@ class Rescaling(NamedTuple):
         if logs:
             # The way from the least to the largest number takes two factors.
             half = (sum(logs[1:], logs[0]) / 2).exp()
-            half = half.masked_fill(half.isnan(), 0)
             moved = (moved.to(half.dtype) * half * half).to(x.dtype)
         return moved
 
     def element(self, features: Features) -> GroupElement:
         """As a group element; gauges without a factor, and what a node is nested in, stay as they are."""
         sizes, first = self.space.node_sizes(features), features.tensors[0]
-        factors = {gauge: log.nan_to_num(nan=0.0).exp() for gauge, log in self.logs.items()}
+        factors = {gauge: log.exp() for gauge, log in self.logs.items()}
         for gauge, sign in self.signs.items():
             factors[gauge] = factors[gauge] * sign if gauge in factors else sign
         moved = {above for gauge in factors for above in self.space.ancestry(gauge.node)}

@@ -40,8 +40,6 @@ def _decoded(numbers: Sequence[int]) -> list[Factors]:
 def log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], *, converge: bool) -> list[Tensor]:
     """The logarithms of the scales of least norm, ``(B, *sizes)`` for each unknown.
 
-    Without ``converge``, NaN for neurons that zeros cut off from all that could settle their scales.
-
     The start, neurons of norm 1, moves along with the group, and so does every step: to logarithms of least squares,
     which is one linear problem however far the sizes are apart, and from there to the least norm. So equal functions
     get equal forms after any number of rounds, and whether or not the scales of least norm are unique.
@@ -92,18 +90,13 @@ def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converg
     supported = _supported(tuple(terms))
     alive = whole.among(supported).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
-    # Levelling cut-off neurons takes as many steps as there are of them. Where nobody looks how far it is, what they
-    # scale becomes 0 instead, if it was zeros that cut them off.
-    anchored = [not converge and known for known in _anchored(tuple(terms))]
-    cut_off = [torch.full_like(s, known, dtype=torch.bool) for s, known in zip(whole.s, anchored, strict=True)]
-    whole.level([x | y for x, y in zip(settled, cut_off, strict=True)], converge)
+    whole.level(settled, converge)
     whole.level([~x for x in alive], converge)
     balanced = whole.among(supported, alive)
     balanced.balance(converge)
     for unknown, s in enumerate(balanced.s):
         whole.move(unknown, s - whole.s[unknown])
-    settled = whole.settle(alive)
-    whole.s = [s.masked_fill(x & ~y, torch.nan) for s, x, y in zip(whole.s, cut_off, settled, strict=True)]
+    whole.settle(alive)
     return joined(whole.s)
 
 
@@ -112,20 +105,6 @@ def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tup
     pairs = zip(log_squares, terms, strict=True)
     shapes = {f.unknown: tuple(x.shape[d] for d in f.dims) for x, factors in pairs for f in factors}
     return [shapes[unknown] for unknown in sorted(shapes)]
-
-
-@functools.lru_cache
-def _anchored(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
-    """Which unknowns `Network.settle` gives a scale in a network without zeros."""
-    linked: dict[int, list[set[int]]] = {}
-    for term in terms:
-        for factor in term:
-            linked.setdefault(factor.unknown, []).append({other.unknown for other in term if other is not factor})
-    known: set[int] = set()
-    for unknown in (*sorted(linked), *sorted(linked, reverse=True)):
-        if any(others <= known for others in linked[unknown]):
-            known.add(unknown)
-    return tuple(unknown in known for unknown in sorted(linked))
 
 
 @functools.lru_cache
