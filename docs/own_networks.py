@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ PICTURES = {
     "own-compare.png": "results/compare/compare.png",
     "own-family.png": "results/family/family.png",
     "own-barrier.png": "results/align/barrier.png",
-    "own-transport.png": "results/transport/transport.png",
 }
 COMMAND = re.compile(r"```sh\n(nfn-monomial [^\n]*)\n```\n\n```text\n.*?```", re.DOTALL)
 
@@ -60,12 +58,6 @@ def make_networks(folder: Path, page: str, epochs: int = 8) -> None:
         for variant, state in variants.items():
             _save(state, folder / "family" / f"{variant}.safetensors")
             shutil.copy(folder / "family" / f"{variant}.safetensors", folder)
-
-    torch.manual_seed(0)
-    net = digits.Digits()
-    net.load_state_dict(safetensors.torch.load_file(folder / "a.safetensors"))
-    _train(net, digits, epochs, digits.mirror)
-    _save(net.state_dict(), folder / "a-mirror.safetensors")
 
     torch.manual_seed(0)
     rows = digits.Rows().eval()
@@ -98,12 +90,12 @@ def _module(path: Path) -> Any:
     return module
 
 
-def _train(net: nn.Module, digits: Any, epochs: int, seen: Callable[[Tensor], Tensor] = torch.clone) -> None:
+def _train(net: nn.Module, digits: Any, epochs: int) -> None:
     optimiser = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(epochs):
         for batch in torch.randperm(1200).split(50):
             optimiser.zero_grad()
-            nn.functional.cross_entropy(net(seen(digits.IMAGES[batch])), digits.CLASSES[batch]).backward()
+            nn.functional.cross_entropy(net(digits.IMAGES[batch]), digits.CLASSES[batch]).backward()
             optimiser.step()
 
 

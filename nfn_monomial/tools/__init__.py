@@ -1,9 +1,8 @@
 """Tools for networks of one's own, in Python and as the command ``nfn-monomial``.
 
-`find_symmetries`, `compare_checkpoints`, `align_checkpoints`, `balance_checkpoint` and `transport_checkpoint` are what
-the commands ``symmetries``, ``compare``, ``align``, ``balance`` and ``transport`` do. Architectures and checkpoints are
-named as on the command line; ``net=define(module, example_inputs)`` takes a module that is there. A `Predictor` is what
-``predict`` asks.
+`find_symmetries`, `compare_checkpoints`, `align_checkpoints` and `balance_checkpoint` are what the commands
+``symmetries``, ``compare``, ``align`` and ``balance`` do. Architectures and checkpoints are named as on the command
+line; ``net=define(module, example_inputs)`` takes a module that is there. A `Predictor` is what ``predict`` asks.
 
 They are looked up when they are first asked for: who reads checkpoints only does not wait for what draws.
 """
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from .checkpoints.balancing import balance_checkpoint
     from .checkpoints.comparison import compare_checkpoints
     from .checkpoints.inspection import find_symmetries
-    from .checkpoints.transport import transport_checkpoint
     from .predictors import Predictor
 
 __all__ = [
@@ -33,7 +31,6 @@ __all__ = [
     "define",
     "find_symmetries",
     "read_definition",
-    "transport_checkpoint",
 ]
 
 _HOMES = {
@@ -44,7 +41,6 @@ _HOMES = {
     "define": "nfn_monomial.adapters.definitions",
     "find_symmetries": ".checkpoints.inspection",
     "read_definition": "nfn_monomial.adapters.definitions",
-    "transport_checkpoint": ".checkpoints.transport",
 }
 
 

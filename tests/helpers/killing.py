@@ -27,10 +27,7 @@ STUDIES = (
     "params", "predict_report",
 )  # fmt: skip
 PRELOADED = (
-    *(
-        f"nfn_monomial.tools.checkpoints.{name}"
-        for name in ("alignments", "balancing", "comparison", "inspection", "transport")
-    ),
+    *(f"nfn_monomial.tools.checkpoints.{name}" for name in ("alignments", "balancing", "comparison", "inspection")),
     "nfn_monomial.tools.cli.application",
     "nfn_monomial.benchmarks.data.formats.detection",
     "nfn_monomial.benchmarks.make.inrs",

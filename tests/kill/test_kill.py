@@ -74,7 +74,6 @@ WRITING: Mapping[str, tuple[str, ...]] = {
     "align": ("{a}", "{b}", "{c}", *OWN, "--merge", "0.5"),
     "balance": ("{b}", *OWN),
     "balance, of torch": ("{c}", *OWN),
-    "transport": ("{a}", "{b}", "{c}", *OWN),
     "train": (
         "{runs}", "--net", "{runs}/net.py:net", "--targets", "{runs}/runs.csv", "--column", "loss", "--models", "stats",
         *ONCE,

@@ -19,21 +19,16 @@ ROW = 0.24  # inches of a layer
 
 
 def draw_lines(
-    losses: Mapping[str, Sequence[float]],
-    accuracies: Mapping[str, Sequence[float]],
-    measured: str,
-    *,
-    along: str = "share of the others",
-    end: float = 1.0,
+    losses: Mapping[str, Sequence[float]], accuracies: Mapping[str, Sequence[float]], measured: str
 ) -> Figure:
-    """Loss and, if there is one, accuracy on a line of networks: way to move them -> values, from 0 to ``end``."""
+    """Loss and, if there is one, accuracy on a line of networks: way to move them -> values, from 0 to 1."""
     shown = {"loss": losses} | ({"accuracy": accuracies} if accuracies else {})
     figure, axes = panels(1, len(shown), (5.2 * len(shown), 3.8))
     for ax, (name, curves) in zip(axes, shown.items(), strict=True):
         for i, (method, values) in enumerate(curves.items()):
             style: dict[str, Any] = look(i) | {"linestyle": "--" if "," in method else "-", "label": method}
-            ax.plot(np.linspace(0, end, len(values)), values, **style)
-        ax.set(xlabel=along, ylabel=name)
+            ax.plot(np.linspace(0, 1, len(values)), values, **style)
+        ax.set(xlabel="share of the others", ylabel=name)
     named, columns = axes[0].get_legend_handles_labels(), 1 + len(shown)
     figure.legend(*named, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
     figure.supxlabel(f"Loss: {measured}", fontsize=8)

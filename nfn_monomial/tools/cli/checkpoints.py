@@ -61,14 +61,6 @@ _FIBRE = {
     )
 }
 _SEED = {"seed": option(int, "--seed", "Of the alignment.", 0, min=0)}
-_DATA = {
-    "data": option(
-        str | None,
-        "--data",
-        "module.py:NAME, a torch Dataset or DataLoader, or a function that returns one, or inputs and targets. **Its "
-        "code runs.** Without it outputs on the example inputs are compared.",
-    )
-}
 _SEVERAL: Any = Annotated[
     list[Path],
     typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Two or more, or a folder of them; {READ}."),
@@ -166,7 +158,12 @@ Examples:
                 "--symmetry",
                 "What the networks that are written are moved by, the merged one, too: none, permutation or all.",
             ),
-            **_DATA,
+            "data": option(
+                str | None,
+                "--data",
+                "module.py:NAME, a torch Dataset or DataLoader, or a function that returns one, or inputs and targets. "
+                "**Its code runs.** Without it outputs on the example inputs are compared.",
+            ),
             "repair_data": option(
                 str | None, "--repair-data", "Training data, given as --data are, on which REPAIR takes its statistics."
             ),
@@ -207,43 +204,6 @@ Examples:
 - `nfn-monomial balance model.safetensors --net resnet.py:ResNet --input 1,3,32,32`
 
 - `nfn-monomial balance mlp.pt --activation tanh --out balanced --json`
-""",
-    ),
-    "transport": Command(
-        "transport_checkpoint",
-        (
-            Annotated[
-                list[Path],
-                typer.Argument(
-                    show_default=False,
-                    metavar="BASE TUNED NEWBASE",
-                    help=f"Three checkpoints: a base, what it was tuned to, another base; {READ}.",
-                ),
-            ],
-            ...,
-        ),
-        {
-            "symmetry": option(
-                str | None,
-                "--symmetry",
-                "By what the change is moved: permutation, or all; by default what has the lesser loss.",
-            ),
-            "alpha": option(float, "--alpha", "The share of the change that is added.", 1.0),
-            **_DATA,
-            **_SEED,
-        },
-        "results/transport",
-        """Carry a fine-tune to a base that was trained on its own, without training.
-
-Writes NEWBASE + alpha x (TUNED - BASE) in the form of NEWBASE, the change moved by the symmetry that aligns BASE with
-NEWBASE. The loss is told of the change as it is, moved by permutations only, and moved by all symmetries, for all
-shares up to alpha; the figure is transport.png.
-
-Examples:
-
-- `nfn-monomial transport base.pt tuned.pt new.pt --net resnet.py:ResNet --input 64,3,32,32`
-
-- `nfn-monomial transport base.pt tuned.pt new.pt --net net.py:Net --data data.py:test_set --alpha 0.5`
 """,
     ),
 }
