@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -57,11 +57,6 @@ class Comparison:
         explained: what part of the squared distance of all parameters each kind of symmetry explains:
             ``permutation``, ``scale``, ``sign``, and what is left, ``rest``. They add up to 1; all are 0 where there is
             no distance.
-        cka: layer -> linear CKA of what it reads in a and in b, 1 where one is a rotation of the other, else less; None
-            where it is not defined, as one of them is the same for all samples, or there is one alone. Empty without a
-            module.
-        partners: layer -> how alike the neurons that it reads in a and in b are, see `partnership`; None for fewer than
-            8 samples.
     """
 
     same_function: bool
@@ -72,8 +67,6 @@ class Comparison:
     group_element: GroupElement
     layers: dict[str, LayerDistance]
     explained: dict[str, float]
-    cka: dict[str, float | None] = field(default_factory=dict)
-    partners: dict[str, float | None] = field(default_factory=dict)
     unmoved: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -91,10 +84,6 @@ class Comparison:
             "unread": list(self.unread),
         }
 
-    def cka_text(self) -> str:
-        """Each layer and its CKA, in a line; ``-`` where that is not defined."""
-        return ", ".join(f"{name} -" if x is None else f"{name} {x:.3f}" for name, x in self.cka.items())
-
     def __str__(self) -> str:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in self.explained.items())
         lines = [self.verdict]
@@ -108,8 +97,6 @@ class Comparison:
         width = max(map(len, self.layers))
         lines.append(f"{'parameter':<{width}}  {'raw L2':>9}  {'aligned L2':>10}")
         lines += [f"{n:<{width}}  {x.raw_l2:>9.3g}  {x.aligned_l2:>10.3g}" for n, x in self.layers.items()]
-        if self.cka:
-            lines.append(f"CKA of what layers read: {self.cka_text()}")
         if self.unmoved:
             lines.append(f"what no symmetry moves differs, too: {', '.join(self.unmoved)}")
         if self.unread:
@@ -157,9 +144,6 @@ def compare(
     three can be taken. So what only two can do together they share equally, no order is favoured, and no share is
     negative.
 
-    **CKA** (Kornblith et al. 2019, linear): of what enters every layer that reads hidden neurons, averaged over
-    positions, on the given inputs; scales and signs of b's neurons are those of a.
-
     **Large networks.** Equal functions are told by reading one parameter after the other (`matched`), so tensors may be
     those of files that are mapped into memory; only those that are not equal are searched for the nearest element
     (`align`), in memory. Beyond 100 million entries that is left out: the distances are then those of the first
@@ -170,8 +154,7 @@ def compare(
         a: parameter name -> tensor ``(*shape)``, and whatever else a state dict holds, under the module's names.
         b: the same, of the other network, whose dtype may be another.
         module: runs networks: any with the space's parameters. It is left as it is.
-        inputs: of the module: a tensor, or a tuple of all its arguments, none of them by name; the first dimension of
-            what layers read counts the samples of CKA.
+        inputs: of the module: a tensor, or a tuple of all its arguments, none of them by name.
         seed: of `align`.
 
     Raises:
@@ -214,8 +197,6 @@ def compare(
         verdict=_VERDICTS[equal, alike].format(", ".join(unmoved)),
         max_output_difference=outputs.largest,
         relative_output_difference=outputs.relative,
-        cka=dict(outputs.cka),
-        partners=dict(outputs.partners),
         unmoved=unmoved,
         unread=tuple(key for key in different if key not in unmoved),
     )

@@ -1,11 +1,9 @@
-"""How far the outputs of a module with the weights of two networks are apart, and how alike its layers see them."""
+"""How far the outputs of a module with the weights of two networks are apart, and how alike its neurons see them."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.read.probes import template_names
-from nfn_monomial.read.sites import Site, sites_of
+from nfn_monomial.read.sites import sites_of
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import segments_of
 from nfn_monomial.space.certificate import answers, doubled, inputs_of, largest_change, running, steady_answers
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
@@ -35,8 +32,6 @@ class OutputDifference(NamedTuple):
         largest: the largest difference of any output.
         relative: to the largest output.
         kept: whether the group element leaves the second network's outputs alone.
-        cka: see `Comparison`.
-        partners: see `Comparison`.
         read: the keys of the module's tensors that it reads; None where nobody knows.
     """
 
@@ -44,8 +39,6 @@ class OutputDifference(NamedTuple):
     largest: float | None = None
     relative: float | None = None
     kept: bool = True
-    cka: Mapping[str, float | None] = MappingProxyType({})
-    partners: Mapping[str, float | None] = MappingProxyType({})
     read: Collection[str] | None = None
 
 
@@ -97,30 +90,19 @@ def output_difference(
     with running(module, "these inputs"):
         wide_inputs = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
     states, unmoved = zip(*(_state(module, names, network) for network in networks), strict=True)
-    sizes = packing.check_tensors(space, {name: networks[0][name][None, None] for name in space.parameters})
-    outputs, seen, read = [], [], set()
-    with _sites(module, space, names) as sites:
-        for state in states:
-            with Reading(state) as reading:
-                answered, fields = _run(module, state, wide_inputs, sites, sizes)
-            outputs.append(answered)
-            seen.append(fields)
-            read |= reading.keys
+    outputs, read = [], set()
+    for state in states:
+        with Reading(state) as reading:
+            outputs.append(_answers(module, state, wide_inputs))
+        read |= reading.keys
     moved = element.act({name: states[1][key] for name, key in names.items()})
     kept = answers(module, states[1] | {names[name]: t for name, t in moved.items()}, wide_inputs)
     largest = 0.0
     for x, y in zip(*outputs, strict=True):
         if x.shape == y.shape and x.is_floating_point() and x.numel():
             largest = max(largest, float((x - y).abs().max()))
-    cka: dict[str, float | None] = {}
-    partners: dict[str, float | None] = {}
-    for (label, site), one, other in zip(sites.items(), *seen, strict=True):
-        if values := [_cka(x, site.moved(space, element, y)) for x, y in zip(one, other, strict=True)]:
-            defined = [value for value in values if value is not None]
-            cka[label] = sum(defined) / len(defined) if defined else None
-            partners[label] = partnership(one[0], other[0])
     relative = largest_change(outputs[1], outputs[0])
-    return OutputDifference(unmoved, largest, relative, largest_change(kept, outputs[1]) <= _KEPT, cka, partners, read)
+    return OutputDifference(unmoved, largest, relative, largest_change(kept, outputs[1]) <= _KEPT, read)
 
 
 def p_value_of_partners(
@@ -142,8 +124,18 @@ def p_value_of_partners(
     with running(module, "these inputs"):
         wide_inputs = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
     sizes = packing.check_tensors(space, {name: networks[0][name][None, None] for name in space.parameters})
-    with _sites(module, space, names) as sites:
-        seen = [_run(module, _state(module, names, one)[0], wide_inputs, sites, sizes)[1] for one in networks]
+    sites = sites_of(module, space, names)
+    seen: list[list[list[Tensor]]] = []
+    try:
+        for network in networks:
+            _answers(module, _state(module, names, network)[0], wide_inputs)
+            # It ran twice.
+            seen.append([fields[: len(fields) // 2] for fields in (site.fields(sizes) for site in sites)])
+            for site in sites:
+                site.seen.clear()
+    finally:
+        for site in sites:
+            site.remove()
 
     def likeness(i: int, j: int) -> float:
         pairs = [(x[0], y[0]) for x, y in zip(seen[i], seen[j], strict=True) if x and y]
@@ -157,28 +149,9 @@ def p_value_of_partners(
     return float((~(alike < alike[0])).double().mean())
 
 
-@contextlib.contextmanager
-def _sites(module: nn.Module, space: WeightSpace, names: Mapping[str, str]) -> Iterator[dict[str, Site]]:
-    """Label -> where a module shows what a layer reads, as long as this lasts."""
-    sites = {_label(site, key): site for name, key in names.items() for site in sites_of(module, space, {name: key})}
-    try:
-        yield sites
-    finally:
-        for site in sites.values():
-            site.remove()
-
-
-def _run(
-    module: nn.Module, state: Mapping[str, Tensor], inputs: Any, sites: Mapping[str, Site], sizes: Mapping[str, int]
-) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """What a module answers with these tensors, and what is seen at each site."""
+def _answers(module: nn.Module, state: Mapping[str, Tensor], inputs: Any) -> list[Tensor]:
     with running(module, "these inputs with these networks, on the CPU in float64"):
-        answered = steady_answers(module, state, inputs)
-    # It ran twice.
-    fields = [found[: len(found) // 2] for found in (site.fields(sizes) for site in sites.values())]
-    for site in sites.values():
-        site.seen.clear()
-    return answered, fields
+        return steady_answers(module, state, inputs)
 
 
 def _state(
@@ -207,21 +180,3 @@ def _state(
     unmoved = {key: tensor for key, tensor in state.items() if key not in name_of}
     unmoved |= {key: network[key] for key in network if key not in keys}
     return {key: doubled(tensor) for key, tensor in state.items()}, unmoved
-
-
-def _label(site: Site, key: str) -> str:
-    layer = key.rpartition(".")[0]
-    return layer if len(segments_of(site.columns)) == 1 else f"{layer}[{site.number}]"
-
-
-def _cka(x: Tensor, y: Tensor) -> float | None:
-    """Linear CKA of activations ``(*sizes, P)``: ``|X'Y|^2 / (|X'X| |Y'Y|)``, centred; None where one does not vary."""
-    x, y = (t.flatten(0, -2).T - t.flatten(0, -2).mean(-1) for t in (x, y))
-
-    def overlap(a: Tensor, b: Tensor) -> float:
-        """``|A'B|^2``, by the smaller of two ways: products of samples, or of neurons."""
-        products = (a @ a.T) * (b @ b.T) if a.shape[1] > len(a) else (a.T @ b).square()
-        return float(products.sum())
-
-    sizes = overlap(x, x) * overlap(y, y)
-    return overlap(x, y) / math.sqrt(sizes) if sizes else None

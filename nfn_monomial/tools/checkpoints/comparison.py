@@ -10,7 +10,7 @@ from typing import Unpack
 import torch
 
 from nfn_monomial import compare
-from nfn_monomial.alignment import Comparison, Kinship, kinship
+from nfn_monomial.alignment import Kinship, kinship
 from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
@@ -98,13 +98,19 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
     elif not found.same_function:
         lines += a.why_no_form()
     kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
-    known = None
+    wherever = None
     if apart and module is not None:
-        known = p_value_of_partners(a.space, module, inputs, [a.state, b.state, *(other.state for other in apart)])
+        wherever = p_value_of_partners(a.space, module, inputs, [a.state, b.state, *(other.state for other in apart)])
     same = found.same_function or (wider is not None and wider.same_function)
     if not same or kin.p_value <= _SURPRISING:
         lines += [_said(kin), *(placed_by_class([a, b], seed) if kin.p_value <= _SURPRISING else ())]
-        lines += _partners(found, known, len(apart))
+        if wherever is not None:
+            lines.append(
+                f"Wherever neurons stand, {wherever:.2g} of all pairs of these two and the {len(apart)} of --apart "
+                "have neurons so alike: a p-value."
+            )
+        elif apart:
+            lines.append("No p-value from --apart: it takes a network that runs, on 8 example inputs or more.")
     results = {
         "network": a.definition.name,
         "a": str(a.checkpoint.path),
@@ -113,18 +119,16 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
         "same_function": same,
         "normal_forms": None if wider is None else dataclasses.asdict(wider),
         "kinship": dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}},
-        "partners_p_value": known,
+        "partners_p_value": wherever,
         "other_differences": sorted((*found.unmoved, *unread)),
     }
     cells = [
         (name, f"{layer.raw_l2:.4g}", f"{layer.aligned_l2:.4g}", f"{norms[name]:.4g}")
         for name, layer in found.layers.items()
     ]
-    notes = ["Raw: of the second from the first; aligned: once it is moved next to it; norm: of the first."]
-    if found.cka:
-        notes.append(f"CKA of what layers read, on the example inputs: {found.cka_text()}.")
+    note = "Raw: of the second from the first; aligned: once it is moved next to it; norm: of the first."
     header = ("parameter", "raw L2", "aligned L2", "norm")
-    table = Table(f"{a.label} and {b.label}", header, tuple(cells), notes=tuple(notes))
+    table = Table(f"{a.label} and {b.label}", header, tuple(cells), notes=(note,))
     return Finding((a, b), "\n".join(lines), results, [table], lambda: {"compare.png": draw_comparison(found)})
 
 
@@ -139,14 +143,3 @@ def _said(kin: Kinship) -> str:
         f"Trained apart, they would have their neurons so much alike in less than 1 of {1 / kin.p_value:.2g} cases "
         f"(p = {kin.p_value:.2g}; {places})."
     )
-
-
-def _partners(found: Comparison, p_value: float | None, apart: int) -> list[str]:
-    """How alike neurons are to their partners, in words, if that is known."""
-    known = [value for value in found.partners.values() if value is not None]
-    if not known:
-        return []
-    said = f"Neurons and those that are most like them, wherever these stand: {sum(known) / len(known):.2f} of 1."
-    if p_value is not None:
-        return [f"{said} Of all pairs of these two and the {apart} of --apart, {p_value:.2g} are so alike: a p-value."]
-    return [f"{said} That is no p-value: networks that were trained apart on the same data share some."]

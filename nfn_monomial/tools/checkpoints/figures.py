@@ -13,7 +13,7 @@ from nfn_monomial.tools.report import PALETTE, look, panels
 
 __all__ = ["draw_comparison", "draw_family", "draw_lines"]
 
-RAW, ALIGNED, CKA = PALETTE[7], PALETTE[3], PALETTE[2]
+RAW, ALIGNED = PALETTE[7], PALETTE[3]
 KINDS = {"permutation": PALETTE[3], "scale": PALETTE[0], "sign": PALETTE[2], "rest": "#D9D9D9"}
 ROW = 0.24  # inches of a layer
 
@@ -36,9 +36,8 @@ def draw_lines(
 
 
 def draw_comparison(found: Comparison) -> Figure:
-    """What a comparison found: distances of every parameter, shares of the symmetries, and CKA of what layers read."""
-    high = max(2.6, 0.9 + ROW * max(len(found.layers), len(found.cka)))
-    figure, axes = panels(1, 2 + bool(found.cka), (10.5 + 3 * bool(found.cka), high))
+    """What a comparison found: distances of every parameter, and shares of the symmetries."""
+    figure, axes = panels(1, 2, (10.5, max(2.6, 0.9 + ROW * len(found.layers))))
     names = list(found.layers)
     places = np.arange(len(names))
     layers = list(found.layers.values())
@@ -54,12 +53,6 @@ def draw_comparison(found: Comparison) -> Figure:
         start += share
     axes[1].set(ylabel="share of the squared distance", xlim=(-0.5, 1.6), xticks=[], ylim=(0, 1))
     axes[1].legend(frameon=False, fontsize=8, loc="center right")
-    if found.cka:
-        axes[2].barh(range(len(found.cka)), [value or 0.0 for value in found.cka.values()], 0.6, color=CKA)
-        labels = [name if value is not None else f"{name} (not defined)" for name, value in found.cka.items()]
-        axes[2].set_yticks(range(len(found.cka)), labels, fontsize=8)
-        axes[2].invert_yaxis()
-        axes[2].set(xlabel="CKA of what layers read", xlim=(0, 1))
     return figure
 
 

@@ -130,8 +130,8 @@ Examples:
 
 Of two, the second is moved next to the first by permutations, scales and signs. Told are the verdict, the largest
 difference of outputs, the distance of every parameter before and after, what part of it each kind of symmetry
-explains, the CKA of what layers read, and a p-value of kinship: how likely networks that were trained apart are to have
-their neurons so alike, place by place. If that does not make them equal, and `--net` allows more (as matrices
+explains, and a p-value of kinship: how likely networks that were trained apart are to have their neurons so alike,
+place by place. If that does not make them equal, and `--net` allows more (as matrices
 between values and outputs of attention, or rotations that norms allow), their normal forms are compared. Of more, or of
 a folder: the distances of all pairs once symmetry is taken out, their tree, and p-values of kinship, corrected for the
 number of pairs. `--out` writes the picture, too: compare.png or family.png.

@@ -153,7 +153,7 @@ def test_entries_too_small_to_be_exact():
     assert compare(TANH, a, b).same_function
 
 
-def test_outputs_and_cka():
+def test_outputs_are_compared_and_the_module_is_left_alone():
     net = perceptron(nn.Tanh)
     space = WeightSpace.from_module(net, X)
     a, other = drawn(space, 0), drawn(space, 1)
@@ -162,28 +162,13 @@ def test_outputs_and_cka():
     assert same.same_function
     assert same.verdict == "the same function: a symmetry makes all weights equal, and the outputs agree"
     assert same.relative_output_difference < 1e-12
-    assert same.cka == pytest.approx({"2": 1, "4": 1})
     different = compare(space, a, other, module=net, inputs=X)
     outputs = [torch.func.functional_call(net, n, (X,)) for n in (a, other)]
     assert different.max_output_difference == pytest.approx(float((outputs[0] - outputs[1]).abs().max().detach()))
     assert "the outputs differ" in str(different)
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
     single = compare(space, a, a, module=net, inputs=torch.ones(2).double())  # an input without a batch
-    assert (single.same_function, single.cka) == (True, {"2": None, "4": None})
-
-
-@pytest.mark.parametrize("samples", [5, 40])
-def test_cka_is_that_of_its_definition(samples):
-    net, x = perceptron(nn.ReLU), X[:samples]
-    space = WeightSpace.from_module(net, x)
-    a, b = drawn(space, 0), drawn(space, 1)
-    found = compare(space, a, b, module=net, inputs=x)
-    scale = found.group_element.matrices["layer0"]
-    hidden = [torch.relu(x @ n["0.weight"].T + n["0.bias"]) for n in (a, b)]
-    hidden[1] = hidden[1][:, scale.permutation.argsort()] * scale.scale
-    one, two = (h - h.mean(0) for h in hidden)
-    expected = (one.T @ two).norm() ** 2 / (one.T @ one).norm() / (two.T @ two).norm()
-    assert found.cka["2"] == pytest.approx(float(expected))
+    assert single.same_function
 
 
 def test_answers_alone_prove_nothing_and_contradict():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.alignment import compare, kinship, kinships
+from nfn_monomial.alignment import kinship, kinships
 from nfn_monomial.alignment.kinship import partnership
 from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
@@ -185,19 +185,10 @@ def test_equal_neurons_are_nobody_in_particular() -> None:
 
 
 def test_partners_are_found_in_any_order_and_at_any_scale() -> None:
-    torch.manual_seed(0)
-    module, x = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 4)).double(), torch.randn(50, 6).double()
-    space = WeightSpace.from_module(module, x)
-    a = {n: t.detach() for n, t in module.state_dict().items()}
-    apart = drawn(space, 3)
-    moved = space.sample(generator=torch.Generator().manual_seed(0)).act(a)
-    near_one, far = (compare(space, a, b, module=module, inputs=x).partners["2"] for b in (moved, apart))
-    assert near_one == pytest.approx(1.0)
-    assert far is not None
-    assert far < 0.8
-    assert compare(space, a, moved, module=module, inputs=x[:4]).partners == {"2": None}
     assert partnership(torch.zeros(3, 9), torch.zeros(3, 9)) is None
     half = torch.randn(6, 100, generator=torch.Generator().manual_seed(0))
+    moved = half[torch.randperm(6)] * torch.tensor([1.0, -2, 0.5, 3, -1, 9])[:, None]
+    assert partnership(half, moved) == pytest.approx(1.0)
     assert partnership(half, torch.cat([half[:3], torch.zeros(3, 100)])) == pytest.approx(0.5)
 
 

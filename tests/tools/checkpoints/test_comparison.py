@@ -30,12 +30,11 @@ def test_the_same_function_in_other_weights_and_another_one(residual: Definition
     assert (said["a"], said["b"], said["other_differences"]) == (str(a), str(b), [])
     assert found.summary.startswith("a.safetensors and b.pt: the same function")
     report = found.report()
-    distances, shares, alike = report.figures["compare.png"].axes  # type: ignore[union-attr]
+    distances, shares = report.figures["compare.png"].axes  # type: ignore[union-attr]
     names = list(residual.space.parameters)
     assert names == list(said["layers"]) == [line[0] for line in report.tables[0].cells]
     assert names == [label.get_text() for label in distances.get_yticklabels()]
     assert sum(bar.get_height() for bar in shares.patches) == pytest.approx(1)
-    assert len(alike.patches) == len(said["cka"]) > 0
     other["inner.bias"][2] *= 1.001
     one_weight = compare_checkpoints(a, saved(tmp_path / "c.pt", other), net=residual)
     assert not one_weight.to_json()["same_function"]
@@ -155,8 +154,6 @@ def test_relatives_are_told_by_p_values(tmp_path: Path) -> None:
     assert said["kinship"]["nodes"]["layer0"]["in_place"] == said["kinship"]["neurons"] == 24
     assert "in less than 1 of " in pair.summary
     assert "24 of 24 are nearest to the one in their own place, by chance 1" in pair.summary
-    assert said["partners"]["2"] > 0.9
-    assert "wherever these stand: 0.9" in pair.summary
     apart = compare_checkpoints(paths[0], paths[1], net=definition)
     assert apart.to_json()["kinship"]["p_value"] > 1e-3
     assert "trained apart, or permuted since (p = " in apart.summary
@@ -178,7 +175,9 @@ def test_relatives_in_another_order_are_told_by_networks_that_were_trained_apart
     a, b = saved(tmp_path / "a.pt", first), saved(tmp_path / "b.pt", tuned)
     pair = compare_checkpoints(a, b, net=definition, apart=tmp_path / "apart")
     assert pair.to_json()["partners_p_value"] == pytest.approx(1 / 55)
-    assert "Of all pairs of these two and the 9 of --apart, 0.018 are so alike: a p-value." in pair.summary
+    assert "0.018 of all pairs of these two and the 9 of --apart have neurons so alike: a p-value." in pair.summary
+    few = define(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)), torch.randn(4, 6))
+    assert "No p-value from --apart" in compare_checkpoints(a, b, net=few, apart=tmp_path / "apart").summary
     with pytest.raises(InvalidValueError, match="it is for two networks, found 9"):
         compare_checkpoints(tmp_path / "apart", net=definition, apart=tmp_path / "apart")
 
