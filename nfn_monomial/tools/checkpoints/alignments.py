@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -15,8 +15,8 @@ from nfn_monomial.alignment import align_all, mean_of, repair
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import align_fibres
-from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
+from nfn_monomial.tools.results import Progress, silent
 
 from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
@@ -41,7 +41,7 @@ def align_checkpoints(
     data: Data = None,
     repair_data: Data = None,
     seed: int = 0,
-    call: Call = ALONE,
+    progress: Progress = silent,
     **naming: Unpack[Naming],
 ) -> Finding:
     """Networks moved into the frame of the first one, without a change of what they compute; and what lies between.
@@ -64,7 +64,7 @@ def align_checkpoints(
         data: see `batches_of`; **its code runs**. Without, outputs on the example inputs are compared.
         repair_data: those that REPAIR takes its statistics on, as ``data``; they should be of the training data.
         seed: of the alignment.
-        call: which keeps the networks that are moved, and the scores on each line, and is told how many are done.
+        progress: told how many networks on lines are judged.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
@@ -82,7 +82,7 @@ def align_checkpoints(
             raise InvalidValueError(f"{option} {given}: {first.label} cannot be run: {first.why_not}")
     with naming_files(networks):
         judge = judge_of(data, first.definition.inputs, repair_data) if first.runs else None
-        return _aligned(networks, merge, symmetry, fibre, judge, seed, call).with_notes(skipped)
+        return _aligned(networks, merge, symmetry, fibre, judge, seed, progress).with_notes(skipped)
 
 
 def _aligned(
@@ -92,18 +92,18 @@ def _aligned(
     fibre: bool,
     judge: Judge | None,
     seed: int,
-    call: Call,
+    progress: Progress,
 ) -> Finding:
     first, *others = networks
     unmoved = _unmoved(networks)
-    frames = _frames(networks, fibre, seed, call)
+    frames = _frames(networks, fibre, seed)
     distances = {method: [_distance(found[0], other) for other in found[1:]] for method, found in frames.items()}
     method = FIBRE if FIBRE in frames else SYMMETRIES[symmetry or "all"]
     written = networks if method == FIBRE else others
     moved = frames[method][-len(written) :]
     changes = [difference_as_written(network, after) for network, after in zip(written, moved, strict=True)]
     frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
-    course = None if judge is None else _Course(first.module(), judge, frames, merge, call)
+    course = None if judge is None else _Course(first.module(), judge, frames, merge, progress)
     lines = course.lines if course else {}
     made = list(map(Written, written, _names(written), moved))
     way = None
@@ -217,33 +217,22 @@ def _table(results: Mapping[str, Any], distances: Mapping[str, Sequence[float]])
     return Table("The networks in one frame", tuple(header), tuple(map(tuple, cells)), bold=bold, notes=tuple(notes))
 
 
-def _frames(networks: Sequence[Network], fibre: bool, seed: int, call: Call) -> dict[str, list[Tensors]]:
+def _frames(networks: Sequence[Network], fibre: bool, seed: int) -> dict[str, list[Tensors]]:
     """Method -> networks in float64, all but the first moved by it; by normal forms, if they are asked for, all."""
     space, form = networks[0].space, networks[0].form if fibre else None
     own: list[Tensors] = [{name: t.double() for name, t in network.items()} for network in networks]
 
-    def moved(symmetry: str | None) -> Sequence[Tensors]:
+    def moved(symmetry: str | None) -> list[Tensors]:
         if len(own) == 2:
             return [own[0], align(space, *own, symmetry=symmetry, seed=seed).aligned]
-        return align_all(space, own, symmetry=symmetry, seed=seed).aligned
+        return list(align_all(space, own, symmetry=symmetry, seed=seed).aligned)
 
-    def in_normal_form() -> Sequence[Tensors]:
-        assert form is not None, "asked where there is one"
+    frames = {NAIVE: own, PERMUTATION: moved("permutation"), ALL: moved(None)}
+    if form is not None:
         pairs = [align_fibres(form, own[0], other, seed=seed) for other in own[1:]]
-        return [pairs[0][0], *(other for _, other in pairs)]
-
-    ways: dict[str, Callable[[], Sequence[Tensors]]] = {
-        PERMUTATION: lambda: moved("permutation"), ALL: lambda: moved(None), FIBRE: in_normal_form,
-    }  # fmt: skip
-    frames = {NAIVE: own}
-    for method, move in list(ways.items())[: 2 + (form is not None)]:
-
-        def piece(move: Callable[[], Sequence[Tensors]] = move) -> tuple[None, Tensors]:
-            return None, {f"{i} {name}": t for i, network in enumerate(move()) for name, t in network.items()}
-
-        _, kept = call.piece(f"moved-by-{method.replace(' ', '-')}", piece)
-        frames[method] = [{name: kept.get(f"{i} {name}", t) for name, t in network.items()}
-                          for i, network in enumerate(own)]  # fmt: skip
+        forms = [pairs[0][0], *(other for _, other in pairs)]
+        both = zip(own, forms, strict=True)
+        frames[FIBRE] = [{name: moved.get(name, t) for name, t in network.items()} for network, moved in both]
     return frames
 
 
@@ -256,9 +245,9 @@ class _Course:
         judge: Judge,
         frames: Mapping[str, Sequence[Tensors]],
         merge: float | None,
-        call: Call,
+        progress: Progress,
     ) -> None:
-        self._module, self._judge, self._call = module, judge, call
+        self._module, self._judge, self._progress = module, judge, progress
         statistics = any(isinstance(m, _NORMS) and m.running_mean is not None for m in module.modules())
         self.repairs = statistics and judge.statistics is not None
         self.own = judge.own(module, [self._narrow(network) for network in frames[NAIVE]])
@@ -272,28 +261,19 @@ class _Course:
         """The line through networks in one frame, and the same with each network on it repaired, as JSON has them."""
         found = {}
         for repaired in (False, True)[: 1 + self.repairs]:
-            name, behind = method + REPAIRED * repaired, self._done + len(self._places)
-
-            def judged(repaired: bool = repaired) -> tuple[Any, Tensors]:
-                scores = [self._score(frame, t, repaired) for t in self._places]
-                losses = torch.tensor([score.loss for score in scores], dtype=torch.float64)
-                return [score.accuracy for score in scores], {"losses": losses}
-
-            accuracies, kept = self._call.piece(f"scores-{name.replace(', ', '-').replace(' ', '-')}", judged)
-            losses = kept["losses"].tolist()
-            for _ in range(behind - self._done):  # of scores that were kept
-                self._step()
+            scores = [self._score(frame, t, repaired) for t in self._places]
+            losses, accuracies = [score.loss for score in scores], [score.accuracy for score in scores]
             barrier = 0.0
             for t, loss in zip(PLACES, losses, strict=False):
                 weights = _weights(t, len(frame))
                 barrier = max(barrier, loss - sum(w * own.loss for w, own in zip(weights, self.own, strict=True)))
             count = len(PLACES)
-            found[name] = {
+            found[method + REPAIRED * repaired] = {
                 "t": list(PLACES),
                 "loss": losses[:count],
                 "accuracy": None if None in accuracies else accuracies[:count],
                 "barrier": barrier,
-                "merged": Score(losses[-1], accuracies[-1])._asdict() if len(losses) > count else None,
+                "merged": scores[-1]._asdict() if len(losses) > count else None,
             }
         return found
 
@@ -309,12 +289,9 @@ class _Course:
 
     def _score(self, frame: Sequence[Tensors], t: float, repaired: bool) -> Score:
         score = self._judge.merged(self._module, self.at(frame, t, repaired=repaired), _weights(t, len(frame)))
-        self._step()
-        return score
-
-    def _step(self) -> None:
         self._done += 1
-        self._call.progress(self._done, self._count)
+        self._progress(self._done, self._count)
+        return score
 
     def _narrow(self, network: Tensors) -> dict[str, Tensor]:
         """In the module's dtypes, in which it takes its inputs."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from nfn_monomial import balance
-from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
 from .findings import Finding, Written, difference_as_written, left_behind
@@ -18,9 +17,7 @@ from .networks import Naming, PathLike, read_networks
 __all__ = ["balance_checkpoint"]
 
 
-def balance_checkpoint(
-    checkpoint: PathLike, *, fibre: bool = False, call: Call = ALONE, **naming: Unpack[Naming]
-) -> Finding:
+def balance_checkpoint(checkpoint: PathLike, *, fibre: bool = False, **naming: Unpack[Naming]) -> Finding:
     """The canonical form of a checkpoint: of all networks that scales and signs lead to, the balanced one.
 
     See `nfn_monomial.balance`. The function is the same; neurons stay in their places.
@@ -29,7 +26,6 @@ def balance_checkpoint(
         checkpoint: the network.
         fibre: whether to write its normal form (`nfn_monomial.fibre.NormalForm.write`), by all that leaves the function
             as it is, where more than permutations, scales and signs is known.
-        call: which keeps what is finished.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
@@ -38,18 +34,14 @@ def balance_checkpoint(
     """
     (network,) = read_networks([checkpoint], **naming)
     form = network.form if fibre else None
-
-    def make() -> tuple[Any, Mapping[str, Tensor]]:
-        before = {name: t.double() for name, t in network.items()}
-        space, found = (network.space, before) if form is None else (form.space, form(before))
-        balanced, _ = balance({name: t[None, None] for name, t in found.items()}, space)
-        after = {name: t[0, 0] for name, t in balanced.items()}
-        if form is not None:
-            written = form.write(after)
-            after = {name: written.get(name, t) for name, t in before.items()}
-        return [network.fingerprint(), difference_as_written(network, after)], after
-
-    (printed, difference), tensors = call.piece("balanced", make)
+    wide = {name: t.double() for name, t in network.items()}
+    space, weights = (network.space, wide) if form is None else (form.space, form(wide))
+    balanced, _ = balance({name: t[None, None] for name, t in weights.items()}, space)
+    tensors: Mapping[str, Tensor] = {name: t[0, 0] for name, t in balanced.items()}
+    if form is not None:
+        written = form.write(tensors)
+        tensors = {name: written.get(name, t) for name, t in wide.items()}
+    printed, difference = network.fingerprint(), difference_as_written(network, tensors)
     before, after = _norms(network), _norms(tensors)
     norms = {name: {"before": before[name], "after": after[name]} for name in before}
     if difference is None:

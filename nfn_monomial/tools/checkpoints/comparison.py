@@ -15,8 +15,9 @@ from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import compare_fibres
-from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
+from nfn_monomial.tools.results import Progress, silent
+from nfn_monomial.tools.store import Store
 
 from .families import family_of, placed_by_class
 from .figures import draw_comparison
@@ -29,7 +30,12 @@ _SURPRISING = 0.05  # p-values above are not told as such
 
 
 def compare_checkpoints(
-    *paths: PathLike, apart: PathLike | None = None, seed: int = 0, call: Call = ALONE, **naming: Unpack[Naming]
+    *paths: PathLike,
+    apart: PathLike | None = None,
+    seed: int = 0,
+    store: Store | None = None,
+    progress: Progress = silent,
+    **naming: Unpack[Naming],
 ) -> Finding:
     """Two networks: whether they are the same function up to symmetry, and how they differ. More: a family tree.
 
@@ -40,7 +46,8 @@ def compare_checkpoints(
         apart: of two, a folder of others that were trained independently by the same recipe, for a p-value that does
             not ask in which order neurons stand (`p_value_of_partners`).
         seed: of the alignment.
-        call: which keeps the distances of more than two, and is told how many pairs are done.
+        store: which keeps the distances of more than two.
+        progress: told how many pairs of more than two are done.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
@@ -55,7 +62,7 @@ def compare_checkpoints(
     others = [] if apart is None else read_networks([*both, *paths_of([apart])], **naming)[2:]
     with naming_files([*networks, *others]):
         if several:
-            found = family_of(networks, seed=seed, call=call)
+            found = family_of(networks, seed, store, progress)
         else:
             found = _pair_of(networks[0], networks[1], others, seed)
     return found.with_notes(skipped)

@@ -15,8 +15,9 @@ from nfn_monomial.alignment import kinship, kinships
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.fibre import align_fibres, compare_fibres
 from nfn_monomial.space import packing
-from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
+from nfn_monomial.tools.results import Progress, silent
+from nfn_monomial.tools.store import Store
 
 from .figures import draw_family
 from .findings import Finding
@@ -24,13 +25,16 @@ from .networks import Network
 
 __all__ = ["family_of", "placed_by_class"]
 
+KEPT = "distances-1"  # the number is raised when distances are computed in another way
 _SURPRISING = 0.05  # corrected p-values of pairs that are told
 _PLACED = 1e-3  # p-values of a network and one with new weights that are told
 _NEAR = 0.1  # distances from which on two are not the same function
 
 
-def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE) -> Finding:
-    """Distances between all pairs of three networks or more, and their tree; a call keeps a row after each pair.
+def family_of(
+    networks: Sequence[Network], seed: int = 0, store: Store | None = None, progress: Progress = silent
+) -> Finding:
+    """Distances between all pairs of three networks or more, and their tree; a store keeps each pair.
 
     Networks with equal fingerprints that are the same function are found first: each but the first of them is at the
     distance 0 from that, and not aligned with others. All others are balanced, so that scales are those of the
@@ -64,7 +68,7 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
     count = len(networks)
     distances, equal = np.zeros((count, count)), np.eye(count, dtype=bool)
     for n, i in enumerate(kept):
-        row, _ = call.get(f"distances-{i}") or ([], {})
+        row, _ = (store.get(f"{KEPT}-{i}") if store else None) or ([], {})
         for m, j in enumerate(kept[:n]):
             if m == len(row):
                 one, other = networks[j], networks[i]
@@ -78,10 +82,11 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
                 if same and form is not None:
                     same = compare_fibres(form, dict(one), dict(other), seed=seed).same_function
                 row.append([distance, same])
-                call.put(f"distances-{i}", row, {})
+                if store is not None:
+                    store.put(f"{KEPT}-{i}", row, {})
             distances[i, j] = distances[j, i] = row[m][0]
             equal[i, j] = equal[j, i] = row[m][1]
-            call.progress(n * (n - 1) // 2 + m + 1, len(kept) * (len(kept) - 1) // 2)
+            progress(n * (n - 1) // 2 + m + 1, len(kept) * (len(kept) - 1) // 2)
     distances, equal = (found[np.ix_(first, first)] for found in (distances, equal))
     alike = [sorted((labels[j], labels[i])) for i, j in zip(*np.tril_indices(count, -1), strict=True) if equal[i, j]]
     related = _related(labels, kinships(space, networks, seed=seed, given=networks[0].definition.given).numpy())

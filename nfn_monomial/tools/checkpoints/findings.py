@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
-from nfn_monomial.tools.calls import Call
 from nfn_monomial.tools.files import write_atomically
 from nfn_monomial.tools.report import Report, Table
+from nfn_monomial.tools.results import Results
 
 from .networks import Network
 
@@ -85,23 +85,23 @@ class Finding:
         """Tables, numbers and figures."""
         return Report(self.tables, self.results, self.draw(), self.heading)
 
-    def write(self, folder: str | Path, *, force: bool = False, call: Call | None = None) -> list[Path]:
+    def write(self, folder: str | Path | Results, *, force: bool = False) -> list[Path]:
         """Write checkpoints and report into a folder, each file whole or not at all; returns their paths.
-
-        Files that are there are replaced with ``force``, or by the ``call`` whose results these are.
 
         Raises:
             ValueError: before anything is written, if a file is there already (without ``force``) or is one that was
                 read.
         """
-        call, contents = call or Call(folder, force=force), self.report().contents()
+        results = folder if isinstance(folder, Results) else Results(folder, force=force)
+        contents = self.report().contents()
         made = [path for c in self.checkpoints for path in c.network.checkpoint.outputs(c.name)]
         read = {file.resolve(): network.label for network in self.networks for file in network.checkpoint.files}
-        paths = call.claim([*made, *contents], read)
+        paths = results.claim([*made, *contents], read)
         for network, name, tensors in self.checkpoints:
-            network.write(Path(folder), name, tensors)
+            network.write(results.folder, name, tensors)
         for name, data in contents.items():
-            write_atomically(Path(folder) / name, data)
+            write_atomically(results.folder / name, data)
+        results.finish()
         return paths
 
 

@@ -18,7 +18,6 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow, powers
 from nfn_monomial.space.certificate import certify
 from nfn_monomial.space.specification import Node
-from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.quantisers import recipe_of
 from nfn_monomial.tools.report import Table
 
@@ -32,7 +31,7 @@ ROWS = 1024  # that are compared with all others at once
 
 
 def find_symmetries(
-    checkpoint: PathLike | None = None, *, format: str | None = None, call: Call = ALONE, **naming: Unpack[Naming]
+    checkpoint: PathLike | None = None, *, format: str | None = None, **naming: Unpack[Naming]
 ) -> Finding:
     """Which neurons of a network may be permuted, scaled and flipped, and, of a checkpoint, how its neurons lie.
 
@@ -40,7 +39,6 @@ def find_symmetries(
         checkpoint: weights, on which the group is tested once more; of other widths than the net's, if need be.
         format: of a quantiser, one of `nfn_monomial.tools.quantisers.FORMATS`, to be told in it alone which modules
             share a scale or a rotation.
-        call: which keeps what is finished.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
@@ -55,12 +53,7 @@ def find_symmetries(
         return _told(definition, None, tested, [])
     (network,) = read_networks([checkpoint], **naming)
     network.label = network.checkpoint.name
-
-    def make() -> tuple[Any, Mapping[str, Tensor]]:
-        return [_certificate(network), _neurons(network)], {}
-
-    (certified, neurons), _ = call.piece("neurons", make)
-    return _told(network.definition, network, certified, neurons)
+    return _told(network.definition, network, _certificate(network), _neurons(network))
 
 
 def _mapped(checkpoint: PathLike | None, style: str, **naming: Unpack[Naming]) -> Finding:

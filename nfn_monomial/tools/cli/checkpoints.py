@@ -21,9 +21,10 @@ from .options import (
     console,
     option,
     prepare_process,
+    results_of,
     show,
     split_names,
-    unfinished_call,
+    told_progress,
 )
 
 __all__ = ["add_checkpoints"]
@@ -76,6 +77,7 @@ class Command:
     options: Mapping[str, tuple[Any, Any]]  # of its own, as of the function
     out: str  # the results folder by default; empty for a command that writes nothing unless it is asked to
     text: str  # the help
+    takes: tuple[str, ...] = ()  # what the function takes besides, of long work
 
 
 COMMANDS = {
@@ -142,6 +144,7 @@ Examples:
 
 - `nfn-monomial compare mlps --activation relu --out results/family`
 """,
+        ("store", "progress"),
     ),
     "align": Command(
         "align_checkpoints",
@@ -186,6 +189,7 @@ Examples:
 
 - `nfn-monomial align a.pt b.pt --net resnet.py:ResNet --input 1,3,32,32 --data data.py:test_set --out aligned`
 """,
+        ("progress",),
     ),
     "balance": Command(
         "balance_checkpoint",
@@ -231,9 +235,12 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         read = [path for path in (paths if several else (paths,)) if path is not None]
         read += [Path(given["apart"])] if given.get("apart") else []
         code = [given["net"], given.get("data"), given.get("repair_data")]
-        with unfinished_call(out, name, given, read, code, "table.md", force=force) as call:
-            found = getattr(tools, command.function)(*(paths if several else [paths]), call=call, **given)
-            written = found.write(out, call=call) if out else []
+        results = results_of(out, name, given, read, code, "table.md", force=force)
+        with told_progress(name) as progress:
+            work = {"store": results and results.store, "progress": progress}
+            given |= {key: work[key] for key in command.takes}
+            found = getattr(tools, command.function)(*(paths if several else [paths]), **given)
+        written = found.write(results) if results else []
 
         def tell() -> None:
             console.print(found.summary, highlight=False, soft_wrap=True)

@@ -23,7 +23,7 @@ from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.experiments import missing_extra
 
 if TYPE_CHECKING:  # it imports torch
-    from nfn_monomial.tools.calls import Call
+    from nfn_monomial.tools.results import Results
 
 __all__ = [
     "FORMS",
@@ -38,9 +38,10 @@ __all__ = [
     "option",
     "own_process",
     "prepare_process",
+    "results_of",
     "show",
     "split_names",
-    "unfinished_call",
+    "told_progress",
     "user_errors",
 ]
 
@@ -63,7 +64,7 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
         try:
             return run(*args, **kwargs)
         except KeyboardInterrupt as interruption:
-            errors.print("Interrupted. Finished work is kept: the same command continues from here.", soft_wrap=True)
+            errors.print("Interrupted: the same command continues, with the work that it has kept.", soft_wrap=True)
             raise typer.Exit(getattr(interruption, "code", 130)) from None
         except (typer.Exit, typer.Abort):
             raise
@@ -179,24 +180,8 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def unfinished_call(
-    out: Path | None,
-    command: str,
-    given: Mapping[str, Any],
-    checkpoints: Sequence[Path],
-    code: Sequence[str | None],
-    leaves: str,
-    *,
-    force: bool,
-) -> Iterator[Call]:
-    """A command for networks of one's own at work: what it has finished before, and how far it is.
-
-    ``given`` are the options that determine the results, ``code`` what is read beside checkpoints, by path or
-    ``module.py:NAME``; for the others see `Call`.
-    """
-    from nfn_monomial.tools.calls import Call
-    from nfn_monomial.tools.checkpoints.files import files_of
-
+def told_progress(command: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how far a command is: a bar in a terminal, elsewhere a line now and then."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
     task = bar.add_task(command, total=None)
@@ -207,17 +192,36 @@ def unfinished_call(
         if bar.disable:
             lines.tell(done, total)
 
+    with bar:
+        yield progress
+
+
+def results_of(
+    out: Path | None,
+    command: str,
+    arguments: Mapping[str, Any],
+    checkpoints: Sequence[Path],
+    code: Sequence[str | None],
+    leaves: str,
+    *,
+    force: bool,
+) -> Results | None:
+    """The folder for the results of a command for networks of one's own; None without ``--out``.
+
+    ``arguments`` are the options that determine the results, ``code`` what is read beside checkpoints, by path or
+    ``module.py:NAME``; for the others see `Results`.
+    """
+    from nfn_monomial.tools.checkpoints.files import files_of
+    from nfn_monomial.tools.results import Results, command_key
+
     if out is None:
-        call = Call(progress=progress)
-    else:
-        named = (text for text in code if text)
-        files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
-        files += [Path(text[3:], "config.json") for text in code if text and text.startswith("hf:")]
-        inputs = files_of(checkpoints) + [file for file in files if file.is_file()]
-        arguments = {"checkpoints": list(map(str, checkpoints)), **given}
-        call = Call(out, command, arguments, inputs, leaves=[leaves], force=force, progress=progress)
-    with call, bar:
-        yield call
+        return None
+    named = [text for text in code if text]
+    files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
+    files += [Path(text[3:], "config.json") for text in named if text.startswith("hf:")]
+    arguments = {"checkpoints": list(map(str, checkpoints)), **arguments}
+    key = command_key(command, arguments, [*files_of(checkpoints), *files])
+    return Results(out, key, leaves=[leaves], force=force)
 
 
 def show(results: object, as_json: bool, tell: Callable[[], None], paths: Sequence[Path]) -> None:

@@ -22,9 +22,10 @@ from .options import (
     console,
     option,
     prepare_process,
+    results_of,
     show,
     split_names,
-    unfinished_call,
+    told_progress,
 )
 
 __all__ = ["add_predict"]
@@ -94,10 +95,14 @@ def _predict(
         "key": key, "net": net, "net_args": net_args, "order": split_names(order), "skip_bad": skip_bad
     }  # fmt: skip
     skipped: dict[str, str] | None = {} if skip_bad else None
-    with unfinished_call(out, "predict", given, checkpoints, code, PREDICTIONS, force=force) as call:
-        found = loaded.predict(checkpoints, key=key, order=given["order"], skipped=skipped, call=call)
-        answers = Answers(loaded, tuple(found), skipped or {})
-        paths = answers.write(call) if out else []
+    results = results_of(out, "predict", given, checkpoints, code, PREDICTIONS, force=force)
+    store = results.store if results else None
+    with told_progress("predict") as progress:
+        found = loaded.predict(
+            checkpoints, key=key, order=given["order"], skipped=skipped, store=store, progress=progress
+        )
+    answers = Answers(loaded, tuple(found), skipped or {})
+    paths = answers.write(results) if results else []
 
     def tell() -> None:
         def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Table:

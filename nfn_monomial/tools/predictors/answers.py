@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nfn_monomial.tools.calls import Call
 from nfn_monomial.tools.files import write_atomically, write_json
+from nfn_monomial.tools.results import Results
 
 from .predictor import Predictor
 from .tasks import Prediction
@@ -62,7 +62,7 @@ class Answers:
         rows = [(str(p.path), *task.cells(entry)) for p, entry in zip(self.predictions, self.entries, strict=True)]
         return ("checkpoint", *task.heads), rows
 
-    def write(self, call: Call) -> list[Path]:
+    def write(self, results: Results) -> list[Path]:
         """Write ``predictions.json``; of an editor also every edited network, in the form it came in, and its picture.
 
         Raises:
@@ -73,10 +73,11 @@ class Answers:
         files = [file for name, edit in zip(names, edits, strict=True)
                  for file in (name.with_suffix(".png"), *edit.checkpoint.outputs(str(name)))]  # fmt: skip
         read = {file.resolve(): str(p.path) for p in self.predictions for file in p.checkpoint.files}
-        paths = call.claim([PREDICTIONS, *files], read)
-        folder = paths[0].parent
+        paths = results.claim([PREDICTIONS, *files], read)
+        folder = results.folder
         for name, edit in zip(names, edits, strict=True):
             edit.checkpoint.write(folder, str(name), edit.answer)
             write_atomically(folder / name.with_suffix(".png"), self.predictor.task.picture(edit))
         write_json(paths[0], self.to_json())
+        results.finish()
         return paths

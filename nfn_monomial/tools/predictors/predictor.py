@@ -18,10 +18,11 @@ from nfn_monomial.adapters.files import damaged
 from nfn_monomial.adapters.imports import arguments_of
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.fibre import NormalForm
-from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, checkpoints_in, read_checkpoint
 from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.sealed import read_sealed, seal
+from nfn_monomial.tools.store import Store
 
 from .budget import Budget
 from .models import NORMAL, at_once
@@ -32,6 +33,9 @@ __all__ = ["SHIPPED", "Predictor"]
 
 SHIPPED = Path(__file__).with_name("digits-relu.safetensors")
 """A predictor of the accuracy of the demo's ReLU networks, which is part of the package."""
+
+KEPT = "answers-1"
+"""Pieces of a store; the number is raised when answers are computed in another way."""
 
 MOST_WORK = 2**30
 """Operations of one run of a network, which its normal form takes hundreds of."""
@@ -146,7 +150,8 @@ class Predictor:
         key: str | None = None,
         order: Sequence[str] | None = None,
         skipped: dict[str, str] | None = None,
-        call: Call = ALONE,
+        store: Store | None = None,
+        progress: Progress = silent,
     ) -> list[Prediction]:
         """Answers for checkpoints, of safetensors or ``torch.save``, and for all that lie in folders, each once.
 
@@ -156,7 +161,8 @@ class Predictor:
             order: names of the networks' layers in the order in which they run, where that is not clear.
             skipped: where it is told, path -> reason, which files are left out as they cannot be used; without it the
                 first of them is an error.
-            call: which keeps the answers, and is told how many checkpoints were read.
+            store: which keeps the answers.
+            progress: told how many checkpoints were read.
 
         Raises:
             FileNotFoundError: if a file is not there.
@@ -185,9 +191,10 @@ class Predictor:
             return checkpoint
 
         try:
-            for read in _read(list(files.values()), usable, call):
+            for read in _read(list(files.values()), usable, progress):
                 of_these = functools.partial(self._of_checkpoints, [given(checkpoint) for checkpoint in read])
-                matched, tensors = call.piece(f"answers-{len(found)}", of_these)
+                piece = None if store is None else store.piece(f"{KEPT}-{len(found)}", of_these)
+                matched, tensors = piece or of_these()
                 answers: list[Answer] = [{} for _ in read]
                 for name, tensor in tensors.items():
                     number, _, entry = name.partition(" ")
@@ -260,7 +267,9 @@ class Predictor:
         return [Given(f"network {i}", {name: t[i, 0] for name, t in networks.items()}) for i in range(count)]
 
 
-def _read(files: Sequence[Path], usable: Callable[[Path], Checkpoint | None], call: Call) -> Iterator[list[Checkpoint]]:
+def _read(
+    files: Sequence[Path], usable: Callable[[Path], Checkpoint | None], progress: Progress
+) -> Iterator[list[Checkpoint]]:
     """Checkpoints that are answered at once."""
     part: list[Checkpoint] = []
     largest = 0
@@ -272,7 +281,7 @@ def _read(files: Sequence[Path], usable: Callable[[Path], Checkpoint | None], ca
                 part, largest = [], 0
             largest = max(size, largest)
             part.append(checkpoint)
-        call.progress(number, len(files))
+        progress(number, len(files))
     if part:
         yield part
 

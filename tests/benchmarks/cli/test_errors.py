@@ -32,7 +32,7 @@ main()
     ("while_importing", "number", "code", "line"),
     [
         ("typer", 2, 130, "Interrupted."),
-        ("torch", 15, 143, "Interrupted. Finished work is kept: the same command continues from here."),
+        ("torch", 15, 143, "Interrupted: the same command continues, with the work that it has kept."),
     ],
 )
 def test_a_signal_while_the_command_starts_is_one_line(

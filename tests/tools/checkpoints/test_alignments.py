@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.tools import align_checkpoints
-from nfn_monomial.tools.calls import Call
 from nfn_monomial.tools.checkpoints import alignments
 from nfn_monomial.tools.checkpoints.data import judge_of
 
@@ -32,8 +31,7 @@ def test_a_moved_network_comes_back(residual: Definition, tmp_path: Path) -> Non
     state = weights(residual, 1)
     a, b = saved(tmp_path / "a.safetensors", state), saved(tmp_path / "b.pt", moved(residual, state, 2))
     steps: list[tuple[int, int]] = []
-    call = Call(progress=lambda *step: steps.append(step))
-    found = align_checkpoints(a, b, net=residual, merge=0.5, call=call)
+    found = align_checkpoints(a, b, net=residual, merge=0.5, progress=lambda *step: steps.append(step))
     said = found.to_json()
     assert steps == [(i, 36) for i in range(1, 37)], "three methods, eleven places and the one asked for"
     (told,) = said["moved"].values()

@@ -14,7 +14,6 @@ from torch import nn
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints, find_symmetries
-from nfn_monomial.tools.calls import Call
 
 
 def test_the_same_function_in_other_weights_and_another_one(residual: Definition, tmp_path: Path) -> None:
@@ -71,8 +70,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[tuple[in
         saved(folder / f"{seed}-moved.safetensors", moved(definition, state, 5))
         saved(folder / f"{seed}-tuned.safetensors", moved(definition, tuned, 6))
     steps: list[tuple[int, int]] = []
-    call = Call(progress=lambda *step: steps.append(step))
-    return compare_checkpoints(folder, net=definition, call=call), steps
+    return compare_checkpoints(folder, net=definition, progress=lambda *step: steps.append(step)), steps
 
 
 def leaves(tree: dict[str, Any]) -> list[str]:
