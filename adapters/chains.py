@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,10 @@ from nfn_monomial.errors import MonomialError
 from nfn_monomial.space import SymmetryLike
 
 from .files import FileError, listed
+from .matching import follows, natural
 from .tensor_files import require_numbers
 
-__all__ = ["Layer", "layers_of", "natural", "parameters_of", "space_of"]
+__all__ = ["Layer", "layers_of", "parameters_of", "space_of"]
 
 
 class Layer(NamedTuple):
@@ -77,13 +77,6 @@ def _checked(value: Any, path: Path, key: str, role: str) -> Tensor:
     return tensor
 
 
-@functools.cache
-def natural(name: str) -> tuple[tuple[int, str, str], ...]:
-    """A name as a key to sort by: 2 is before 10, whatever the number of digits."""
-    parts = ((part.lstrip("0"), part) if i % 2 else ("", part) for i, part in enumerate(re.split("([0-9]+)", name)))
-    return tuple((len(digits), digits, part) for digits, part in parts)
-
-
 def parameters_of(layers: Mapping[str, Layer], path: Path, *, biases: bool = True) -> dict[str, Tensor]:
     """Layers as ``weight.i``, ``bias.i``.
 
@@ -101,8 +94,7 @@ def parameters_of(layers: Mapping[str, Layer], path: Path, *, biases: bool = Tru
             tensors[f"bias.{i}"] = bias
     for (before, first), (name, second) in itertools.pairwise(layers.items()):
         rows, columns = first.weight.shape[0], second.weight.shape[1]
-        flattens = first.weight.ndim > 2 and second.weight.ndim == 2
-        if columns != rows and (not flattens or columns % rows):
+        if not follows(second.weight.shape, first.weight.shape):
             raise FileError(
                 f"{path}: {name}.weight reads {columns} inputs, but {before}.weight before it has {rows} outputs"
             )

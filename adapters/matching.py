@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
 
 from torch import Tensor
 
@@ -19,8 +19,6 @@ from .files import listed
 
 _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./:])", re.IGNORECASE)
 _SHOWN = 16  # keys in a message
-_STEPS = 10_000  # of a search for orders
-_Known = TypeVar("_Known")
 _WAYS_OUT = {
     r"_mask$": "of pruned weights, which torch.nn.utils.prune.remove(layer, 'weight') makes plain",
     r"_u$": "of spectral norm, which torch.nn.utils.remove_spectral_norm(layer) takes away",
@@ -36,7 +34,7 @@ _WAYS_OUT = {
 
 
 class OrderError(InvalidValueError):
-    """Layers that fit in several orders, or not in the one that was given."""
+    """Layers that do not fit in the order of their file, or in the one that was given."""
 
 
 @checked
@@ -103,119 +101,81 @@ def match_names(
 def match_in_order(
     state: Mapping[str, Tensor], space: WeightSpace, order: Sequence[str] | None = None
 ) -> tuple[dict[str, str], str]:
-    """As `match_names`, of keys in the order of a file; and, in words, what the order of the layers rests on.
+    """As `match_names`, of layers that run in a given order, or in that of the file; and, in words, which was taken.
+
+    The space's own names count before the order of the file. Shapes prove no order: two layers may have one.
 
     Args:
-        state: key -> tensor, of one network.
+        state: key -> tensor, of one network, in the order of its file.
         space: the weight space.
-        order: names of layers in the order in which they run, where that is known.
+        order: names of layers in the order in which they run, where that is another one.
 
     Raises:
-        ValueError: as `match_names`.
-        OrderError: as `order_of_layers`.
+        ValueError: as `match_names`; for a layer that has not the shape of the space's.
+        OrderError: as `in_order`.
     """
     places, layers = _layers_of_space(space), _layers_of_keys(list(state), ordered=False)
     if not places or len(places) != len(layers):
         return match_names(state, space), ""
-    sizes: Mapping[str, int] = {
+    names = {layer.strip("._/:"): keys for layer, keys in layers.items()}
+    if order is None and set(state) == set(space.parameters):
+        name_of = {keys: name for name, keys in names.items()}
+        names = {name_of[place]: place for place in places}
+    run = _each_once(names, order)
+    sizes: Mapping[str, int] | None = {
         name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None
     }
-    names = {layer.strip("._/:"): keys for layer, keys in layers.items()}
-
-    def sizes_behind(known: Mapping[str, int], number: int, layer: str) -> Mapping[str, int] | None:
-        return _sizes_with(state, space, places[number], names[layer], known)
-
-    found, words = order_of_layers(list(names), sizes_behind, sizes, order)
-    if not found:
-        return match_names(state, space), ""  # an error that says what does not fit
-    matched = {
-        name: key
-        for place, layer in zip(places, found, strict=True)
-        for name, key in zip(place, names[layer], strict=True)
-    }
-    return {name: matched[name] for name in space.parameters}, words
+    matched: dict[str, str] = {}
+    for place, name in zip(places, run, strict=True):
+        if sizes is None or (sizes := _sizes_with(state, space, place, names[name], sizes)) is None:
+            in_order({name: tuple(state[keys[0]].shape) for name, keys in names.items()}, order)  # or it is the error
+            shapes = ", ".join(f"{key} {tuple(state[key].shape)}" for key in names[name])
+            raise InvalidValueError(f"{shapes}: no {' and '.join(place)} of {space}")
+        matched |= zip(place, names[name], strict=True)
+    words = f"Layers are taken in the order {', '.join(run)}: if they run in another one, say it by --order"
+    return {name: matched[name] for name in space.parameters}, "" if order is not None else words
 
 
-def order_of_layers(
-    names: Sequence[str],
-    behind: Callable[[_Known, int, str], _Known | None],
-    start: _Known,
-    order: Sequence[str] | None = None,
-) -> tuple[tuple[str, ...], str]:
-    """The order in which layers run; and, in words, what that rests on where shapes do not say it.
-
-    If several orders fit, it is that of the numbers in the names, unless the file has the layers in another one. That
-    is not proof: a network may run its layers in any order. Keys that are sorted, as in safetensors, say nothing.
+def in_order(weights: Mapping[str, tuple[int, ...]], order: Sequence[str] | None = None) -> list[str]:
+    """The names of layers as they run: in a given order, or in that of the file.
 
     Args:
-        names: of layers, in the order of the file.
-        behind: what is known of a beginning, how many layers it has, and a layer -> what is known with that layer
-            behind it; None if it does not fit there.
-        start: what is known before the first.
-        order: that which was given, if any.
-
-    Returns:
-        The names in order, none if no order fits; and the words, none if there is no doubt.
+        weights: name -> shape of a layer's weight, in the order of the file.
+        order: the names in another order, if one was given.
 
     Raises:
-        OrderError: if several fit and nothing says which, or if ``order`` does not fit.
+        OrderError: if ``order`` has not each layer once, or a layer does not fit the one before it by its shape.
     """
-    if order is not None:
-        if sorted(order) != sorted(names):
-            raise OrderError(f"--order {','.join(order)}: expected each layer once, {listed(names, _SHOWN)}")
-        known: _Known | None = start
-        for number, name in enumerate(order):
-            if known is not None and (known := behind(known, number, name)) is None:
-                before = f"behind {order[number - 1]}" if number else "as the first layer"
-                raise OrderError(f"--order {','.join(order)}: {name} does not fit {before}, by its shape")
-        return tuple(order), ""
-    free = {name: {name} for name in names}
-    fits, ended = _orders(names, behind, start, free)
-    if len(fits) < 2 and ended:
-        return (fits or [()])[0], ""
-    numbered, _ = _orders(names, behind, start, {a: {a, *(b for b in names if _numbered_before(b, a))} for a in names})
-    if len(numbered) == 1 and (list(names) == sorted(names) or fits[:1] in ([], numbered)):
-        return numbered[0], (
-            f"Layers are taken in the order {', '.join(numbered[0])}, as they are numbered; others fit, too: if they "
-            "run in another one, say it by --order"
-        )
-    either = list(dict.fromkeys((*fits, *numbered)))
-    if not either:
-        return (), ""
-    doubt = "too many to try"
-    for number, (one, other) in enumerate(zip(either[0], either[-1], strict=True)):
-        if one != other:
-            doubt = f"{f'behind {either[0][number - 1]}' if number else 'the first'} may be {one} or {other}"
-            break
-    raise OrderError(
-        f"its layers fit in several orders, {doubt}: say in which they run, by --order {','.join(either[0])} or another"
-    )
+    names = _each_once(weights, order)
+    for before, name in itertools.pairwise(names):
+        if not follows(weights[name], weights[before]):
+            which = "in the order of the file" if order is None else f"--order {','.join(names)}"
+            raise OrderError(
+                f"{which}: {name}.weight {weights[name]} does not fit behind {before}.weight {weights[before]}; say in "
+                f"which order the layers run, as by --order {','.join(sorted(names, key=natural))}"
+            )
+    return names
 
 
-def _orders(
-    names: Sequence[str],
-    behind: Callable[[_Known, int, str], _Known | None],
-    start: _Known,
-    before: Mapping[str, set[str]],
-) -> tuple[list[tuple[str, ...]], bool]:
-    """Two orders that fit, if there are so many, earlier names first; and whether all were looked through.
+def _each_once(names: Collection[str], order: Sequence[str] | None) -> list[str]:
+    run = list(names if order is None else order)
+    if sorted(run) != sorted(names):
+        raise OrderError(f"--order {','.join(run)}: expected each layer once, {listed(names, _SHOWN)}")
+    return run
 
-    ``before``: layer -> itself, and those that may not come behind it.
-    """
-    found: list[tuple[str, ...]] = []
-    waiting: list[tuple[tuple[str, ...], _Known]] = [((), start)]
-    for _ in range(_STEPS):
-        if not waiting or len(found) == 2:
-            break
-        begun, known = waiting.pop()
-        left = dict.fromkeys(name for name in names if name not in begun)
-        if not left:
-            found.append(begun)
-        for name in reversed(left):
-            if len(left.keys() & before[name]) == 1:
-                after = behind(known, len(begun), name)
-                waiting += [] if after is None else [((*begun, name), after)]
-    return found, not waiting
+
+def follows(weight: Sequence[int], before: Sequence[int]) -> bool:
+    """Whether a layer's weight fits behind another's by their shapes; linear ones behind convolutions, or a flatten."""
+    flattens = len(before) > 2 == len(weight)
+    fits = weight[1] == before[0] or (flattens and weight[1] % before[0] == 0)
+    return fits and (len(before) > 2 or len(weight) == 2)
+
+
+@functools.cache
+def natural(name: str) -> tuple[tuple[int, str, str], ...]:
+    """A name as a key to sort by: 2 is before 10, whatever the number of digits."""
+    parts = ((part.lstrip("0"), part) if i % 2 else ("", part) for i, part in enumerate(re.split("([0-9]+)", name)))
+    return tuple((len(digits), digits, part) for digits, part in parts)
 
 
 @checked

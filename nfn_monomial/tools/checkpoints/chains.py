@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of, space_of
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.adapters.files import FileError, damaged, listed
-from nfn_monomial.adapters.matching import OrderError, order_of_layers
+from nfn_monomial.adapters.matching import OrderError, in_order
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import function_named, symmetry_of
 from nfn_monomial.tools.reading import parse_json, read_bytes
@@ -38,7 +38,7 @@ def chain_of(
 ) -> Definition:
     """The chain of layers in a checkpoint; without example inputs where nobody knows how it runs.
 
-    ``order`` names the layers in the order in which they run; without it, see `order_of_layers`.
+    ``order`` names the layers in the order in which they run; without it, that is the order of the file.
 
     Raises:
         ValueError: naming what cannot be used, and the way out.
@@ -53,38 +53,23 @@ def chain_of(
             f"{path} has {shown}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
         )
     layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
-    nothing: tuple[int, ...] = ()
+    names = dict.fromkeys(key.rpartition(".")[0] for key in shapes)
     try:
-        found, _ = order_of_layers(
-            list(dict.fromkeys(key.rpartition(".")[0] for key in shapes)),
-            lambda before, _, name: _behind(before, tuple(layers[name].weight.shape)),
-            nothing,
-            order,
-        )
+        run = in_order({name: tuple(layers[name].weight.shape) for name in names}, order)
     except OrderError as error:
         raise FileError(f"{path}: {error}; or say what network it is by {NET}") from error
-    layers = {name: layers[name] for name in found or layers}
+    layers = {name: layers[name] for name in run}
     parameters_of(layers, path, biases=False)  # or it is an error
     function = function_named(activation)
     if function is None or any(layer.weight.ndim > 2 for layer in layers.values()):
-        names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
-        return Definition(NAME, space_of(layers, activation, names), nn.Module, (), None, shapes, {}, chain=True)
+        keys = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
+        return Definition(NAME, space_of(layers, activation, keys), nn.Module, (), None, shapes, {}, chain=True)
     size = next(iter(layers.values())).weight.shape[1]
     if input_shape is not None and input_shape[-1] != size:
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {size} inputs")
     inputs = torch.randn(*(input_shape or (PROBES, size)), generator=torch.Generator().manual_seed(0))
     definition = define(Chain(layers, function), inputs)
     return dataclasses.replace(definition, name=NAME, chain=True)
-
-
-def _behind(before: tuple[int, ...], weight: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of a weight, if it may come behind a layer with another, of none for the first; convolutions do first.
-
-    A flatten may stand between them.
-    """
-    flattens = len(before) > 2 == len(weight)
-    fits = not before or weight[1] == before[0] or (flattens and weight[1] % before[0] == 0)
-    return weight if fits and (not before or len(before) > 2 or len(weight) == 2) else None
 
 
 class Chain(nn.Module):

@@ -19,8 +19,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.chains import natural
 from nfn_monomial.adapters.files import FileError, damaged, listed, open_regular, require_regular
+from nfn_monomial.adapters.matching import natural
 from nfn_monomial.adapters.tensor_files import START, Inert, SavedFile, is_saved, kind_of, module_state
 from nfn_monomial.errors import MissingFileError
 from nfn_monomial.tools.files import write_whole
@@ -126,7 +126,9 @@ class SafeTensors(Checkpoint):
         self._shard = {key: name for name, keys in self._keys.items() for key in keys}
         if len(self._shard) < sum(map(len, self._keys.values())):
             raise FileError(f"{path}: a key occurs in several files; delete what is not part of the checkpoint")
-        self.shapes = {key: tuple(opened[name].get_slice(key).get_shape()) for key, name in sorted(self._shard.items())}
+        # such files have their keys by name, whatever order a network has them in
+        keys = sorted(self._shard, key=natural)
+        self.shapes = {key: tuple(opened[self._shard[key]].get_slice(key).get_shape()) for key in keys}
 
     @property
     def name(self) -> str:

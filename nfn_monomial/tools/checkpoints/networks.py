@@ -54,7 +54,7 @@ class Naming(TypedDict, total=False):
         net_args: arguments of a class or function that ``net`` names: by name, or as text, ``width=64,depth=3``.
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
-        order: of the layers of a chain, by name, in which they run; needed where that is not clear.
+        order: of the layers of a chain, by name, in which they run, where that is not the order of the file.
         key: of the state dict in a file of ``torch.save``, where it has several.
         skip_bad: whether files of several that cannot be used are left out, and told; else the first is an error.
     """
@@ -78,7 +78,7 @@ class Network(Mapping[str, Tensor]):
         order: of the layers of a chain, by name, in which they run, where that is known.
 
     Attributes:
-        doubt: in words, what the order of the layers of a chain rests on, where shapes do not say it.
+        doubt: in words, which order of the layers of a chain was taken, where none was given.
         sizes: node -> number of neurons.
         others: key in the module, if it is of that -> key in the checkpoint, of tensors that are not in the space.
 

@@ -99,7 +99,9 @@ def option(kind: Any, flags: str, text: str, default: Any = None, **more: Any) -
 
 ORDER = {
     "order": option(
-        str | None, "--order", "The layers of a chain in the order in which they run, as fc1,fc2,out, where it asks."
+        str | None,
+        "--order",
+        "The layers of a chain in the order in which they run, as fc1,fc2,out, where the file has another.",
     )
 }
 SKIP = {"skip_bad": option(bool, "--skip-bad", "Leave out files that cannot be used, and say why.", False)}

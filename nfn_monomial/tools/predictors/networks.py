@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
-from nfn_monomial.adapters.chains import natural
 from nfn_monomial.adapters.files import listed
-from nfn_monomial.adapters.matching import OrderError, match_in_order, match_names, prefix_of
+from nfn_monomial.adapters.matching import OrderError, follows, match_in_order, match_names, natural, prefix_of
 from nfn_monomial.adapters.tensor_files import require_numbers
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
@@ -103,7 +102,7 @@ class Match(NamedTuple):
     Attributes:
         number: of its architecture.
         names: parameter of the space -> key.
-        doubt: in words, what the order of its layers rests on, where shapes do not say it.
+        doubt: in words, which order of its layers was taken, where none was given and names do not say it.
     """
 
     number: int
@@ -118,21 +117,19 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
         ValueError: in words, if it has none of them, or the weights do not tell which.
     """
     fits: dict[int, Match] = {}
-    reasons = []
+    reasons: list[Exception] = []
     for number, info in enumerate(infos):
         try:
             fits[number] = Match(number, *_names(given, info, any_width))
-        except OrderError as error:
-            raise InvalidValueError(f"{given.label}: {error}") from error
         except (ValueError, TypeError) as error:
-            reasons.append(str(error))
+            reasons.append(error)
     if not fits:
         found = in_words({key: tuple(t.shape) for key, t in given.state.items()})
         shapes = infos[0].space.shapes()
         known = len(infos) == 1 and found == in_words(shapes)  # then it is not the layers that differ
+        told = next((r for r in reasons if isinstance(r, OrderError)), reasons[0] if known else None)
         raise InvalidValueError(
-            f"{given.label}: this predictor reads networks of {reads}; this one has {found}"
-            + (f": {reasons[0]}" if known else "")
+            f"{given.label}: this predictor reads networks of {reads}; this one has {found}" + f": {told}" * bool(told)
         )
     if len({infos[number].space for number in fits}) > 1:
         names = listed(dict.fromkeys(infos[number].activation for number in fits))
@@ -177,14 +174,11 @@ def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
     names = sorted(shapes, key=natural)
     weights = [tuple(shapes[name]) for name in names if len(shapes[name]) > 1]
     sizes = [(w[1], w[0]) for w in weights]
-    follows = all(
-        b[1] == a[0] or (len(a) > 2 == len(b) and b[1] % a[0] == 0)  # behind a flatten
-        for a, b in itertools.pairwise(weights)
-    )
-    if not weights or not follows or len(weights) + sum(len(shape) == 1 for shape in shapes.values()) != len(shapes):
+    chain = all(follows(b, a) for a, b in itertools.pairwise(weights))
+    if not weights or not chain or len(weights) + sum(len(shape) == 1 for shape in shapes.values()) != len(shapes):
         return listed([f"{name} {tuple(shapes[name])}" for name in names], 6) or "nothing"
     kernels = ["x".join(map(str, w[2:])) for w in weights if len(w) > 2]
-    chain = "-".join(map(str, (sizes[0][0], *(out for _, out in sizes))))
-    return f"{len(weights)} layer{'s' * (len(weights) > 1)} {chain}" + (
+    widths = "-".join(map(str, (sizes[0][0], *(out for _, out in sizes))))
+    return f"{len(weights)} layer{'s' * (len(weights) > 1)} {widths}" + (
         f", kernels {', '.join(kernels)}" if kernels else ""
     )

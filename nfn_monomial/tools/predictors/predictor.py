@@ -158,7 +158,8 @@ class Predictor:
         Args:
             paths: files and folders.
             key: of the state dict in files of ``torch.save`` that hold several.
-            order: names of the networks' layers in the order in which they run, where that is not clear.
+            order: names of the networks' layers in the order in which they run, where that is not
+                the order of the file.
             skipped: where it is told, path -> reason, which files are left out as they cannot be used; without it the
                 first of them is an error.
             store: which keeps the answers.

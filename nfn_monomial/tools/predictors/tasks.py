@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
         checkpoint: on disk.
         names: parameter of the weight space -> key in the checkpoint.
         answer: of it; of an editor the edited network, a state dict with the same keys and dtypes.
-        doubt: in words, what the order of its layers rests on, where shapes do not say it.
+        doubt: in words, which order of its layers was taken, where none was given and names do not say it.
     """
 
     checkpoint: Checkpoint

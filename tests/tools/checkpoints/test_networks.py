@@ -187,7 +187,7 @@ def test_numbers_of_eight_bits_are_read_and_written_where_they_hold_what_is_writ
 def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, tmp_path: Path) -> None:
     path = saved(tmp_path / "net.pt", mlp(1))
     norms = saved(tmp_path / "norms.pt", weights(residual, 1))
-    square = saved(tmp_path / "square.pt", {"a.weight": torch.randn(4, 4), "b.weight": torch.randn(4, 4)})
+    apart = saved(tmp_path / "apart.pt", {"a.weight": torch.randn(4, 4), "b.weight": torch.randn(4, 5)})
     adapter = saved(tmp_path / "adapter_model.safetensors", {"base_model.model.q.lora_A.weight": torch.randn(2, 4)})
     (tmp_path / "link.pt").symlink_to(path)
     wrong: list[tuple[list[Path], dict[str, Any], str]] = [
@@ -208,7 +208,11 @@ def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, 
         ([path], {"activation": "relu", "input_shape": (3, 5)}, r"--input 3,5: .* reads 4 inputs"),
         ([path, tmp_path / "link.pt"], {"activation": "relu"}, "are the same file: give two networks"),
         ([norms], {"activation": "relu"}, r"norm\.running_mean \(4,\).*: no chain of layers .*--net"),
-        ([square], {"activation": "relu"}, "its layers fit in several orders, the first may be a or b"),
+        (
+            [apart],
+            {"activation": "relu"},
+            r"b\.weight \(4, 5\) does not fit behind a\.weight .*--order a,b; or .*--net",
+        ),
     ]
     for paths, naming, message in wrong:
         with pytest.raises(InvalidValueError, match=message):

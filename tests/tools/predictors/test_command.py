@@ -91,11 +91,13 @@ def test_the_order_of_layers_is_said_or_asked_for(tmp_path: Path) -> None:
     for path, names in zip(paths, (["in", "mid1", "mid2", "out"], ["in", "mid2", "mid1", "out"]), strict=True):
         keys = dict(zip(dict.fromkeys(key.partition(".")[0] for key in state), names, strict=True))
         torch.save({f"{keys[key.partition('.')[0]]}.{key.partition('.')[2]}": t for key, t in state.items()}, path)
-    assert "Layers are taken in the order in, mid1, mid2, out, as they are numbered" in said("predict", paths[0])
-    assert "--order in,mid2,mid1,out" in said("predict", paths[1], code=2)
+    assert "Layers are taken in the order in, mid2, mid1, out: if they run in" in said("predict", paths[1])
     given, plain = answered(paths[1], "--order", "in,mid2,mid1,out"), answered(paths[0])
     assert given["networks"][0]["accuracy"] == plain["networks"][0]["accuracy"]
     assert (given["notes"], len(plain["notes"])) == ([], 1)
+    other = answered(paths[1], "--order", "in,mid1,mid2,out")
+    assert other["networks"][0]["accuracy"] != plain["networks"][0]["accuracy"]
+    assert "expected each layer once" in said("predict", paths[1], "--order", "in,out", code=2)
 
 
 def test_equal_networks_share_a_rank_and_what_is_not_finite_has_none(nets: Path) -> None:
@@ -145,7 +147,7 @@ def test_editors_write_networks_and_pictures(editors: Left, tmp_path: Path) -> N
     assert (out / "siren.pt").read_bytes() == before, "an input is never replaced"
     two = said(*call, out / "siren.pt", "--out", tmp_path / "two", code=2)
     assert "siren.png, siren.pt would be written twice" in two
-    assert not (tmp_path / "two").exists()
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["unfinished"]
 
 
 def test_what_cannot_be_used_is_said_in_a_line(nets: Path, classifiers: Left) -> None:
