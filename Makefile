@@ -40,9 +40,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	GOMP_SPINCOUNT=3000 $(BIN)/nfn-monomial demo
 
-# Cheap ones first; what is finished is kept. `nfn-monomial results --list` says which tables are of earlier versions.
+# Cheap ones first; what is finished is kept. The commands are in benchmarks/results/commands.toml.
 results: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/nfn-monomial results --only "$(ONLY)" --into benchmarks/results
+	OMP_NUM_THREADS=1 $(BIN)/python docs/remake.py "$(ONLY)"
 	$(BIN)/python docs/tables.py
 
 # On the CPU with one thread, which is what ratios need; then on a GPU, where there is one.

@@ -33,6 +33,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,7 +197,7 @@ def experiment(folder: Path) -> str:
     """The page of a results folder: what made it, its reading, its figures, its tables."""
     title, _, reading = (folder / "README.md").read_text(encoding="utf-8").partition("\n")
     figures = [f"![{path.stem}]({path.name})" for path in sorted(folder.glob("*.png"))]
-    parts = [title, made(folder), reading.strip(), *figures]
+    parts = [title, made(folder), again(folder.name), reading.strip(), *figures]
     if (folder / "table.md").exists():
         parts += ["## Tables", (folder / "table.md").read_text(encoding="utf-8").strip()]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -210,6 +211,14 @@ def made(folder: Path) -> str:
     command = f"`{said['command']}`" if said["command"] else "a command that was not recorded"
     commit = said["commit"][:7] + "+" * said["commit"].endswith("+") if said["commit"] else "not recorded"
     return f"Made by {command}; commit {commit}, version {said['version']}, {said['date']}."
+
+
+def again(name: str) -> str:
+    """How a folder is made again; empty if no command makes it."""
+    commands = tomllib.loads((ROOT / RESULTS / "commands.toml").read_text(encoding="utf-8"))["results"]
+    if name not in commands:
+        return ""
+    return f"`make results ONLY={name}` makes it again, in about {commands[name]['minutes']} minutes of one core."
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def test_what_the_application_does_not_take_is_found(line: str, message: str) ->
 
 
 def test_lines_of_a_text() -> None:
-    text = """Use `nfn-monomial list models`, and `nfn-monomial COMMAND --help` for more:
+    text = """Use `nfn-monomial params`, and `nfn-monomial COMMAND --help` for more:
 
 ```sh
 cd somewhere
@@ -72,7 +72,7 @@ nfn-monomial --version
     assert [line.split() for line in lines] == [
         ["$", "nfn-monomial", "inr", "make", "--images", "crops", "#", "colours"],
         ["nfn-monomial", "--version"],
-        ["nfn-monomial", "list", "models"],
+        ["nfn-monomial", "params"],
     ]
     for line in lines:
         check(line)

@@ -6,8 +6,6 @@ import typer
 
 from .experiments import add_experiments
 from .make import inr_app, zoo_app
-from .results import results
-from .show import list_app
 from .train import add_train
 
 __all__ = ["add_commands"]
@@ -19,5 +17,3 @@ def add_commands(app: typer.Typer) -> None:
     add_train(app)
     app.add_typer(zoo_app, name="zoo")
     app.add_typer(inr_app, name="inr")
-    app.command("results")(results)
-    app.add_typer(list_app, name="list")

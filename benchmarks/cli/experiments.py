@@ -41,10 +41,11 @@ def add_experiments(app: typer.Typer) -> None:
     """Add the demonstration, all that is registered, and the group `bench`."""
     bench = typer.Typer(no_args_is_help=True, help="Compare speed and memory, and what layers can learn; merge.")
     options = ("networks", "augmented", "assignments", "models", "seeds", "seed", "device", "devices")
-    command(app, "demo", options, "results/demo", DEMO, _demo, keeps=True)
+    demo = {"demo": EXPERIMENTS["predict-generalization"].presets["demo"]}
+    command(app, "demo", options, "results/demo", DEMO, _demo, keeps=True, presets=demo)
     for e in EXPERIMENTS.values():
         group = bench if e.name.startswith("bench ") else app
-        command(group, e.key, e.options, e.folder, e.text, _body(e), keeps=e.keeps)
+        command(group, e.key, e.options, e.folder, e.text, _body(e), keeps=e.keeps, presets=e.presets)
     app.add_typer(bench, name="bench")
 
 

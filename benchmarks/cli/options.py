@@ -20,7 +20,9 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli import options as tools
 from nfn_monomial.tools.cli.options import add_command, option, own_process
 
-__all__ = ["OWN_OPTIONS", "Device", "Networks", "command", "command_line", "configured", "prepare_process", "split"]
+from .settings import OWN_OPTIONS, settings_help
+
+__all__ = ["Device", "Networks", "command", "command_line", "configured", "prepare_process", "split"]
 
 C = TypeVar("C")
 
@@ -37,23 +39,24 @@ _KINDS: dict[str, tuple[Any, Any]] = {
         list[str],
         "--data-option",
         "key=value for an option of the format of the data, as limit=1000; repeat it for several. "
-        "`list formats` has all.",
+        "What a format does not have is answered by what it has.",
         [],
     ),
     "preset": option(
         str,
         "--preset",
-        "small (minutes on 2 cores), paper (its hyperparameters), or others that `list settings` names.",
+        "small (minutes on 2 cores), paper (its hyperparameters), or another of those below.",
         "small",
     ),
     "assignments": option(
         list[str],
         "--set",
-        "key=value for any setting that has no option, as training.epochs=3; repeat it for several. "
-        "`list settings` has all.",
+        "key=value for any setting that has no option, as training.epochs=3; repeat it for several. All are below.",
         [],
     ),
-    "models": option(str, "--models", "Comma-separated; by default the preset's. `list models` has all.", ""),
+    "models": option(
+        str, "--models", "Comma-separated; by default the preset's. A name that there is not is answered by all.", ""
+    ),
     "seeds": option(int | None, "--seeds", "Number of seeds; by default the preset's.", min=1, max=1000),
     "seed": option(int, "--seed", "First seed.", 0, min=0, max=2**31 - 1),
     "device": (Device, "cpu"),
@@ -64,21 +67,11 @@ _KINDS: dict[str, tuple[Any, Any]] = {
     "tensorboard": option(bool, "--tensorboard", "Log epochs to tensorboard/ in the results folder.", False),
 }
 """Option -> its type and default. ``out`` has a default of its own for every command."""
-OWN_OPTIONS = {
-    "models": "--models",
-    "seeds": "--seeds and --seed",
-    "device": "--device",
-    "training.device": "--device",
-    "training.devices": "--devices",
-    "training.precision": "--precision",
-    "training.tensorboard": "--tensorboard",
-}
-"""Settings that have an option, which is the one way to set them."""
 
 
 def command(
     group: typer.Typer, name: str, options: Sequence[str], out: str, text: str, body: Callable[..., None], keeps: bool,
-    own: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
+    presets: Mapping[str, Any], own: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Add a command.
 
@@ -90,12 +83,13 @@ def command(
         text: the help.
         body: called with the options as keyword arguments.
         keeps: whether finished work in the results folder is kept.
+        presets: configurations by name, whose settings the help shows behind the options.
         own: options that no other command has, in front of the others.
     """
     kept = "finished work in it is kept" if keeps else "what it has of an earlier call is replaced"
     folder = option(Path | None, "--out -o", f"Folder for the results, by default {out}; {kept}.", show_default=False)
     kinds = {**own, **{name: _KINDS[name] for name in options}, "out": folder}
-    add_command(group, name, kinds, text, body)
+    add_command(group, name, kinds, text, body, epilog=settings_help(presets))
 
 
 def prepare_process() -> None:

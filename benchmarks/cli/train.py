@@ -67,7 +67,7 @@ OUT = "results/train"
 
 def add_train(app: typer.Typer) -> None:
     """Add it."""
-    command(app, "train", SHARED, OUT, TEXT, _train, keeps=True, own=KINDS)
+    command(app, "train", SHARED, OUT, TEXT, _train, keeps=True, presets=COLUMN, own=KINDS)
 
 
 def _train(

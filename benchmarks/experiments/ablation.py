@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nfn_monomial.benchmarks.settings.base import Count, Seed, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
 from .predict import KEPT, PAPER_SEEDS, PAPER_TRAINING, ZOO, PredictConfig
@@ -88,9 +88,5 @@ Examples:
         ABLATION,
         "ablation",
         ZOO,
-        reruns=(
-            Rerun("ablation", "", 5, "zoos/digits"),
-            Rerun("terms", "--preset terms --set larger_epochs=3 --seeds 2", 30, "zoos/fresh25000"),
-        ),
     )
 )

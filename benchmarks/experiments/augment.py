@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from nfn_monomial.benchmarks.settings.base import Count, Seed, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
 from .predict import KEPT, PAPER_SEEDS, PAPER_TRAINING, ZOO, PredictConfig, Scale
@@ -106,6 +106,5 @@ Examples:
         AUGMENT,
         "augment",
         ZOO,
-        reruns=(Rerun("augment", "--seeds 3", 40, "zoos/digits"),),
     )
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import AtLeastZero, Count, Positive, Seed, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
@@ -187,9 +187,5 @@ Examples:
         "classify",
         {"": ("inrs/mnist5k", "nfn-monomial inr make --images mnist5k")},
         inrs=True,
-        reruns=(
-            Rerun("classify-inr", "", 40, "inrs/mnist5k"),
-            Rerun("classify-inr-medium", "--preset medium", 130, "inrs/mnist5k8"),
-        ),
     )
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Positive, Seed, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
 from .predict import KEPT
@@ -122,9 +122,5 @@ Examples:
         },
         inrs=True,
         out="results/edit-TASK",
-        reruns=(
-            Rerun("edit-contrast", "--set task=contrast --seeds 3", 25, "inrs/crops"),
-            Rerun("edit-dilate", "--set task=dilate --seeds 3", 40, "inrs/mnist5k"),
-        ),
     )
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Positive, Seed, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 
 __all__ = ["ExpressivityConfig"]
 
@@ -60,6 +60,5 @@ Examples:
         {"small": ExpressivityConfig()},
         "expressivity",
         keeps=False,
-        reruns=(Rerun("expressivity", "", 11),),
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nfn_monomial.benchmarks.settings.base import Count, Seed, Settings, Some, Span
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
 from .predict import Scale
@@ -69,6 +69,5 @@ Examples:
 """,
         {"small": FibresConfig()},
         "fibres",
-        reruns=(Rerun("fibres", "", 35),),
     )
 )

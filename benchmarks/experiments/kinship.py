@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nfn_monomial.benchmarks.settings.base import Count, Positive, Seed, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 
 __all__ = ["KinshipConfig"]
 
@@ -53,9 +53,5 @@ Examples:
 """,
         {"small": KinshipConfig()},
         "kinship",
-        reruns=(
-            Rerun("kinship", "", 8),
-            Rerun("kinship-others", "--set networks=residual,transformer --set pairs=250 --set parents=50", 10),
-        ),
     )
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, cast, get_args
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["Kind", "MergeConfig", "Subject", "read_subject"]
@@ -117,6 +117,5 @@ Examples:
 """,
         {"small": MergeConfig(), "transformers": TRANSFORMERS},
         "merge.report",
-        reruns=(Rerun("merge", "", 30), Rerun("merge-transformers", "--preset transformers", 12)),
     )
 )

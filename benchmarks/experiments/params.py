@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Settings
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 
 __all__ = ["ParamsConfig"]
 
@@ -51,6 +51,5 @@ Examples:
         {"small": ParamsConfig()},
         "params",
         keeps=False,
-        reruns=(Rerun("params", "", 1),),
     )
 )

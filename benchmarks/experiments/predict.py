@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Seed, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.benchmarks.settings.training import LossName, TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
@@ -177,62 +177,6 @@ PREDICT = {
     ),
 }
 
-_ORIGINAL = "--set train_sets=original"
-_LONGER = "--set training.epochs=30 --set training.batch_size=32"
-_WIDE = (
-    "statnn,np,hnp,balanced-statnn,balanced-hnp,monomial,monomial-hnp,stats,message-passing,message-passing-stats,"
-    "probes,combined,monomial-conv"
-)
-_CURVES = "statnn,np,hnp,gnn,monomial,monomial-hnp,message-passing,message-passing-stats,combined"
-_OWN = "statnn,gram-stats,monomial,hnp,message-passing-stats,combined,monomial-hnp,np,gnn"
-_UNSEEN = "statnn,balanced-statnn,hnp,stats,gram-stats,probes-stats,gram-probes"
-RERUNS = (
-    Rerun("demo", "", 5, command="demo"),
-    Rerun(
-        "mixed",
-        f"{_ORIGINAL} --models gnn,balanced-gnn,monomial-conv --seeds 2 --set training.epochs=20",
-        10, "zoos/mixed",
-    ),
-    Rerun("predict-fresh200", "--preset tuned", 12, "zoos/fresh1000"),
-    Rerun(
-        "predict500-graphs",
-        f"{_ORIGINAL} {_LONGER} --models gnn,gnn-hnp,monomial-gnn,monomial-conv --seeds 1 --set activations=relu",
-        15, "zoos/digits2500",
-    ),
-    Rerun(
-        "gnn-paper",
-        f"{_ORIGINAL} --models gnn-paper,gnn,monomial,monomial-hnp,message-passing-stats --seeds 1 "
-        "--set activations=relu --set training.epochs=30 --set training.batch_size=8",
-        15, "zoos/fresh1000",
-    ),
-    Rerun(
-        "kinds",
-        f"{_ORIGINAL} --models statnn-set,balanced-statnn-set,stats-set,gnn,balanced-gnn,monomial-conv --seeds 1 "
-        "--set training.epochs=40",
-        20, "zoos/kinds",
-    ),
-    Rerun("predict-unseen", f"--preset tuned --models {_UNSEEN}", 25, "zoos/unseen"),
-    Rerun(
-        "predict-gram5000",
-        "--preset tuned --models stats,gram-stats,gram-probes --set scales=1e4 --set widen=0",
-        25, "zoos/fresh25000",
-    ),
-    Rerun("predict-fresh", "--preset tuned", 25, "zoos/fresh"),
-    Rerun("predict500", f"{_ORIGINAL} {_LONGER} --models {_WIDE} --seeds 3", 60, "zoos/digits2500"),
-    Rerun("curves", f"--preset curves --models {_CURVES}", 1500, "zoos/fresh25000"),
-    Rerun(
-        "paper-zoo",
-        "--preset paper --seeds 1 --set train_sets=original --set training.patience=10 --set training.threads=1 "
-        f"--set scales=1e1,1e2,1e4,1e6 --models {_OWN}",
-        90, "zoos/paper",
-    ),
-    Rerun(
-        "predict-fresh5000",
-        "--preset tuned --models stats,statnn,balanced-statnn,message-passing-stats,probes-stats,combined",
-        200, "zoos/fresh25000",
-    ),
-)  # fmt: skip
-
 
 register(
     Experiment(
@@ -269,6 +213,5 @@ Examples:
         "predict_report",
         ZOO,
         out="results/predict",
-        reruns=RERUNS,
     )
 )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, News, Rerun, Said, Study, register
+from nfn_monomial.benchmarks.settings.register import Experiment, News, Said, Study, register
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["LAYERS", "REFERENCE", "CostConfig", "LayersConfig", "Way"]
@@ -73,10 +73,6 @@ Examples:
         COST,
         "cost",
         keeps=False,
-        reruns=(
-            Rerun("cost", "--set networks=5000", 5),
-            Rerun("cost-gpu", "--set networks=5000 --set batch_sizes=8,64,512 --device cuda", 2),
-        ),
     )
 )
 
@@ -151,10 +147,5 @@ Examples:
         LAYERS,
         Study(_run, lambda report, config, store: report),
         keeps=False,
-        reruns=(
-            Rerun("ratios", "--preset quick", 3),
-            Rerun("ratios-gpu", "--preset quick --device cuda", 2),
-            Rerun("ratios512", "--set batches=512 --set repeats=5", 6),
-        ),
     )
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import AtLeastZero, Count, Positive, Seed, Settings, Some, Span
-from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.register import Experiment, register
 from nfn_monomial.benchmarks.settings.training import Dropout, LossName, Schedule, TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
@@ -102,22 +102,5 @@ Examples:
         ZOO,
         several=True,
         without=("devices", "tensorboard"),
-        reruns=(
-            Rerun("tune", "--models stats,statnn,balanced-statnn --set trials=30 --set seconds=200", 20, "zoos/tuning"),
-            Rerun(
-                "tune-probes",
-                "--models probes-stats --set trials=20 --set seconds=800 --set cuts=4 --set epochs=20,80 "
-                "--set batch_size=16,32",
-                20,
-                "zoos/tuning",
-            ),
-            Rerun(
-                "tune-combined",
-                "--models combined --set trials=20 --set seconds=1300 --set cuts=1 --set startup=5 "
-                "--set epochs=20,80 --set batch_size=16,32",
-                35,
-                "zoos/tuning",
-            ),
-        ),
     )
 )

@@ -1,4 +1,4 @@
-"""The register of experiments: what one is, so that its command, its settings and its committed results are known."""
+"""The register of experiments: what one is, so that its command and its settings are known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["EXPERIMENTS", "Experiment", "News", "Rerun", "Said", "Study", "register"]
+__all__ = ["EXPERIMENTS", "Experiment", "News", "Said", "Study", "register"]
 
 
 class News(Protocol):
@@ -55,27 +55,8 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Rerun:
-    """A committed results folder, as ``nfn-monomial results`` makes it again.
-
-    Attributes:
-        folder: its name.
-        options: of the command, but ``--data`` and ``--out``.
-        minutes: about how long it takes on one core that has nothing else to do, finished data included.
-        data: folder of data that it needs; `nfn_monomial.benchmarks.experiments.DATA` says how to make it.
-        command: of another name than the experiment's.
-    """
-
-    folder: str
-    options: str
-    minutes: float
-    data: str = ""
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class Experiment:
-    """An experiment: all that the command line, the lists of settings and ``results`` are made from.
+    """An experiment: all that its command and the help of it are made from.
 
     Attributes:
         name: of its command; one of a group has the group's name in front, as ``bench merge``.
@@ -89,7 +70,6 @@ class Experiment:
         keeps: whether finished work in its results folder is kept.
         out: its results folder by default, where ``TASK`` stands for that of the configuration.
         without: options that it has not, though its configuration has what they set.
-        reruns: its committed results.
     """
 
     name: str
@@ -102,7 +82,6 @@ class Experiment:
     keeps: bool = True
     out: str = ""
     without: tuple[str, ...] = ()
-    reruns: tuple[Rerun, ...] = ()
 
     @property
     def key(self) -> str:

@@ -138,6 +138,11 @@ def test_what_made_a_folder_is_what_was_recorded(
     assert tables.made(tmp_path) == f"Made by {words} version 0.1.0, 2026-11-22."
 
 
+def test_a_page_says_how_its_folder_is_made_again() -> None:
+    assert "`make results ONLY=params` makes it again" in tables.experiment(RESULTS / "params")
+    assert "makes it again" not in tables.experiment(RESULTS / "inrs")
+
+
 def test_spread_is_the_same_everywhere() -> None:
     texts = [path.read_text(encoding="utf-8") for path in RESULTS.glob("*/*.md")]
     assert {name for text in texts for name in re.findall(r"± (?:is the )?(standard \w+)", text)} == {"standard error"}

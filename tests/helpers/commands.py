@@ -19,6 +19,8 @@ from nfn_monomial.tools.cli.application import app
 SHELL = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`]*\b(?:nfn-monomial|nfn_monomial.benchmarks) [^`]+)`")
 PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|\.\.\.")  # as in `nfn-monomial COMMAND --help`
+CHOSEN = ("preset", "assignments", "models", "seeds", "seed", "device", "devices", "precision", "tensorboard")
+"""Options that make a configuration."""
 MODULE = "nfn_monomial.benchmarks"  # python -m, torchrun -m
 
 
@@ -36,12 +38,16 @@ def application() -> Any:
     return typer.main.get_command(app)
 
 
-def check(line: str) -> None:
+def check(line: str) -> list[tuple[str, Any]]:
     """Parse every call in a line with the real application, values of ``--set`` included.
+
+    Returns:
+        The last word of each command, and the configuration that its options make of its preset, if it has one.
 
     Raises:
         ValueError: for a command, an option or a setting that there is not, or a value that it does not take.
     """
+    found: list[tuple[str, Any]] = []
     for arguments in _calls(line):
         command = application()
         given: dict[str, Any] = {}
@@ -54,8 +60,10 @@ def check(line: str) -> None:
             except SystemExit as end:
                 if end.code:
                     raise ValueError(f"{line}: {said.getvalue()}") from None
-        if given.get("name") in EXPERIMENTS and "assignments" in given:
-            configured(EXPERIMENTS[given["name"]].presets, given.get("preset", "small"), given["assignments"])
+        name = given.pop("name", "")
+        chosen = {option: given[option] for option in CHOSEN if option in given}
+        found.append((name, configured(EXPERIMENTS[name].presets, **chosen) if name in EXPERIMENTS else None))
+    return found
 
 
 def _note(into: dict[str, Any], name: str, /, **values: Any) -> None:

@@ -113,11 +113,13 @@ OUTPUT = {
 
 
 def add_command(
-    group: typer.Typer, name: str, kinds: Mapping[str, tuple[Any, Any]], text: str, body: Callable[..., None]
-) -> None:
+    group: typer.Typer, name: str, kinds: Mapping[str, tuple[Any, Any]], text: str, body: Callable[..., None],
+    epilog: str | None = None,
+) -> None:  # fmt: skip
     """Add a command, whose body is called with all arguments and options by keyword.
 
     ``kinds``: argument or option, as the body calls it -> its type for typer and its default, ``...`` for none.
+    ``epilog``: what the help says behind the options.
     """
 
     def run(**given: Any) -> None:
@@ -131,7 +133,7 @@ def add_command(
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {n: a for n, (a, _) in kinds.items()}
-    group.command(name, help=text)(user_errors(run))
+    group.command(name, help=text, epilog=epilog)(user_errors(run))
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Data by its path: every format is told from every other, and each is read by the commands it is for."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,13 @@ from small_cnns import cnn_layout, write_zoo
 from torch import nn
 
 from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
-from nfn_monomial.benchmarks.data.formats.detection import detect, load_corpus, load_generalization, load_inr
+from nfn_monomial.benchmarks.data.formats.detection import (
+    detect,
+    load_corpus,
+    load_generalization,
+    load_inr,
+    option_names,
+)
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.config import MixedConfig, ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
@@ -96,6 +103,13 @@ def test_unknown_folders(tmp_path: Path) -> None:
         detect(tmp_path / "photo0.png")
     with pytest.raises(CorpusError, match="nowhere does not exist"):
         detect(tmp_path / "nowhere")
+
+
+def test_the_page_on_data_has_all_options() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    table = page.partition("| set |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[-2] for line in table.splitlines()[2:]))
+    assert {option for name in FORMATS for option in option_names(name)} == set(named)
 
 
 def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""The committed results made again: ``make results``, or ``python docs/remake.py [NAME,NAME]`` for some of them.
+
+Runs the commands of ``benchmarks/results/commands.toml`` from cheap to dear, each in a process of its own, and before
+it the one that makes its data. They work in ``results/NAME``, where finished work is kept: after an interruption the
+same call does only what is missing, and a folder that is finished takes seconds. Tables, figures and numbers are copied
+to ``benchmarks/results/NAME``. What needs a GPU is left out where there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nfn_monomial import __version__
+from nfn_monomial.benchmarks.train.runs import environment
+from nfn_monomial.tools.files import write_atomically
+
+COMMITTED = Path(__file__).parents[1] / "benchmarks" / "results"
+COMMANDS = tomllib.loads((COMMITTED / "commands.toml").read_text(encoding="utf-8"))
+WORK = Path("results")
+REPORTED = ("table.md", "results.json", "config.json", "recipe.json", "*.png")
+
+
+def main(only: str = "") -> None:
+    """Make all committed results again, or those of these names."""
+    known = dict(sorted(COMMANDS["results"].items(), key=lambda item: item[1]["minutes"]))
+    names = [name.strip() for name in only.split(",") if name.strip()] or list(known)
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"unknown results {', '.join(unknown)}: choose from {', '.join(known)}")
+    chosen = {name: entry for name, entry in known.items() if name in names}
+    print(
+        f"{len(chosen)} folders, about {sum(e['minutes'] for e in chosen.values()) / 60:.1f} hours of one core in all"
+    )
+    for name, entry in chosen.items():
+        if "--device cuda" in entry["command"] and not torch.cuda.is_available():
+            print(f"{name}: left out, as no GPU was found")
+            continue
+        print(f"{name}: {entry['command']}", flush=True)
+        if data := data_of(entry["command"]):
+            run(COMMANDS["data"][data])
+        run(entry["command"], "--out", str(WORK / name))
+        copy(WORK / name, COMMITTED / name, entry["command"])
+
+
+def data_of(command: str) -> str:
+    """The folder of data that a command reads; empty if it reads none."""
+    words = shlex.split(command)
+    return words[words.index("--data") + 1] if "--data" in words else ""
+
+
+def run(command: str, *more: str) -> None:
+    """Run a command line of ``nfn-monomial``; if it fails, end with its code."""
+    _, *words = shlex.split(command)
+    done = subprocess.run([sys.executable, "-m", "nfn_monomial.benchmarks", *words, *more], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def copy(source: Path, target: Path, command: str) -> None:
+    """Copy what a page shows, and write down what made it."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(path for pattern in REPORTED for path in source.glob(pattern)):
+        write_atomically(target / path.name, path.read_bytes())
+    made: dict[str, Any] = {
+        "command": command,
+        "version": __version__,
+        "commit": environment("cpu")["commit"],
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    write_atomically(target / "made.json", (json.dumps(made, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,120 @@
+"""The table of commands that committed results are made by, and the script that runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import check
+from scripts import script
+
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
+
+remake = script("remake")
+COMMITTED = Path(__file__).parents[2] / "benchmarks" / "results"
+COMMANDS, DATA = (
+    {name: entry["command"] for name, entry in remake.COMMANDS["results"].items()},
+    remake.COMMANDS["data"],
+)
+FROZEN = {
+    "expressivity", "fibres", "kinship", "kinship-others", "merge", "merge-transformers", "newest", "planted",
+    "processes", "scaling", "streaming", "terms", "verdicts",
+}  # fmt: skip
+"""Whose code is no longer in the package."""
+EARLIER = {"edit-contrast", "mixed", "predict500-graphs", "predict-fresh", "predict-fresh200"}
+"""Made by options that earlier versions had, or before commands were recorded."""
+
+
+def test_every_committed_folder_has_a_command() -> None:
+    there = {path.parent.name for path in COMMITTED.glob("*/table.md")} - FROZEN
+    assert {path.parent.name for path in COMMITTED.glob("*/made.json")} - FROZEN == there == set(COMMANDS)
+    assert {remake.data_of(command) for command in COMMANDS.values()} - {""} == set(DATA)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS.values(), *DATA.values()])
+def test_commands_presets_settings_and_models_are_there(command: str) -> None:
+    ((name, config),) = check(command)
+    if name in EXPERIMENTS:
+        EXPERIMENTS[name].load().check(config)
+    else:
+        assert name in ("make", "demo")
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - EARLIER))
+def test_committed_tables_were_made_by_these_commands(name: str) -> None:
+    made = json.loads((COMMITTED / name / "made.json").read_text(encoding="utf-8"))
+    assert check(made["command"]) == check(COMMANDS[name])
+
+
+def test_data_are_made_where_their_commands_are_asked_for() -> None:
+    for folder, command in DATA.items():
+        default = {"zoo": "zoos/digits", "inr": f"inrs/{folder.removeprefix('inrs/')}"}[command.split()[1]]
+        assert command.endswith(f" --out {folder}") or folder == default
+
+
+class Calls:
+    """Commands that were called; they leave a table."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+        self.fails = ""
+
+    def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        words = command[3:]
+        self.commands.append(words)
+        if "--out" in words and words[-1].startswith("results"):
+            Path(words[-1]).mkdir(parents=True, exist_ok=True)
+            (Path(words[-1]) / "table.md").write_text("| a |\n", encoding="utf-8")
+        return subprocess.CompletedProcess(command, 3 if words[0] == self.fails else 0, "", "")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
+    remake.environment("cpu")  # which asks git, once
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(remake, "COMMITTED", tmp_path / "kept")
+    found = Calls()
+    monkeypatch.setattr(remake.subprocess, "run", found.run)
+    return found
+
+
+def test_cheap_ones_and_data_come_first_and_tables_are_copied(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    remake.main("ablation,params")
+    assert calls.commands == [
+        ["params", "--out", "results/params"], ["zoo", "make"],
+        ["ablation", "--data", "zoos/digits", "--out", "results/ablation"],
+    ]  # fmt: skip
+    assert "2 folders" in capsys.readouterr().out
+    made = json.loads(Path("kept/ablation/made.json").read_text(encoding="utf-8"))
+    assert made["command"] == "nfn-monomial ablation --data zoos/digits"
+    assert Path("kept/ablation/table.md").read_text(encoding="utf-8") == "| a |\n"
+
+
+def test_what_was_made_on_a_gpu_is_left_out_without_one(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    remake.main("cost-gpu")
+    assert "cost-gpu: left out, as no GPU was found" in capsys.readouterr().out
+    assert calls.commands == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    remake.main("cost-gpu")
+    assert [command[0] for command in calls.commands] == ["cost"]
+
+
+def test_a_command_that_fails_ends_it(calls: Calls) -> None:
+    calls.fails = "params"
+    with pytest.raises(SystemExit) as end:
+        remake.main("params,ablation")
+    assert end.value.code == 3
+    assert not Path("kept").exists()
+
+
+def test_unknown_names(calls: Calls) -> None:
+    with pytest.raises(SystemExit, match="unknown results nothing: choose from params, cost-gpu,"):
+        remake.main("nothing")
+    assert calls.commands == []
