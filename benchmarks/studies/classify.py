@@ -43,6 +43,7 @@ from nfn_monomial.tools.store import code_of
 
 __all__ = ["classify_inrs", "classify_report", "fingerprint", "plan", "prepare", "sizes_of", "subset"]
 
+VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
 LARGEST = 1e4  # logits are cut off there, so that losses are finite
 SHIFTS = 2  # phases of the shifted test networks: up to so many times pi, either way
 LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most
@@ -114,6 +115,7 @@ def _settings(config: ClassifyConfig, corpus: InrCorpus, model: str, seed: int, 
         options={"inputs": asdict(config.inputs), "fits": config.fits, "limit": config.limit, "sizes": sizes},
         data=data,
         code=code_of(model_class(model)),
+        version=VERSION,
         **training_of(model, training, config.loss),
     )
 

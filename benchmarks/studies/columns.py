@@ -50,6 +50,7 @@ from .predict import objective
 
 __all__ = ["PREDICTOR", "Found", "columns_report", "learn_column", "models_for"]
 
+VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
 PREDICTOR = "predictor.safetensors"
 BASELINE, CONSTANT = "statnn", "constant"
 LOSSES = {"regression": "quantile", "ranking": "rank", "classification": "cross-entropy"}
@@ -190,6 +191,7 @@ def _settings(own: OwnCheckpoints, config: ColumnConfig, model: str, seed: int, 
         options={"column": own.asked.column, "task": own.task},
         data=data,
         code=code_of(model_class(model)),
+        version=VERSION,
         **training_of(model, config.training, LOSSES[own.task]),
     )
 

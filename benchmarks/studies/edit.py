@@ -48,6 +48,7 @@ from .classify import fingerprint, subset
 
 __all__ = ["check", "contrast", "dilate", "draw_edits", "edit_inrs", "edit_report", "plan", "prepare", "scores"]
 
+VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
 CONTRAST = 2.0
 GREY = (0.299, 0.587, 0.114)  # luminance of red, green and blue (ITU-R 601)
 LARGEST = 1e6  # what a pixel that is not finite, or further off, counts as
@@ -138,6 +139,7 @@ def _settings(config: EditConfig, corpus: InrCorpus, model: str, seed: int, data
         training=config.training.lasting(config.steps, len(corpus.train)),
         data=data,
         code=code_of(editor_class(model)),
+        version=VERSION,
     )
 
 

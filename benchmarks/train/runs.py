@@ -62,8 +62,8 @@ class RunSettings:
         loss: name of the loss; as ``training``, with what the model asks for.
         training: how it was trained.
         data: fingerprint of the data.
-        code: hash of this package, of torch's version and of the model's own file, see `code_of`.
-        version: of this package.
+        code: hash of torch's version and of the file of a user's own model, see `code_of`.
+        version: of what the experiment computes; whoever changes results raises it.
     """
 
     experiment: str
@@ -76,7 +76,7 @@ class RunSettings:
     training: TrainConfig
     data: str
     code: str
-    version: str = __version__
+    version: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", json.loads(json.dumps(self.options)))  # equal to what is read back

@@ -1,14 +1,13 @@
-"""Finished work that is kept: each piece in a sealed file that says what it was made by, of what, and with which code.
+"""Finished work that is kept: each piece in a sealed file that says what it was made by and of what.
 
-The key of a store is a hash of this package's code, of torch's version and of whatever else the work depends on. A
-piece of another key, a damaged one, and one that was changed by hand are not taken for finished: they are made again.
+The key of a store is a hash of torch's version and of all that the work depends on: configuration, data, and a version
+of what is computed, a number that stands beside the code and is raised by whoever changes results. A piece of another
+key, a damaged one, and one that was changed by hand are not taken for finished: they are made again.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.util
 import json
 import logging
 import sys
@@ -29,7 +28,6 @@ from .sealed import read_sealed, seal
 __all__ = ["Piece", "Store", "code_of", "digest_of"]
 
 SUFFIX = ".piece"  # not that of a checkpoint, as which a folder that is read may hold it
-PACKAGES = ("", ".adapters", ".benchmarks")  # which stand at places of their own in a checkout
 OTHERS = (nfn_monomial.__name__, "torch", *sys.stdlib_module_names)
 
 log = logging.getLogger(__name__)
@@ -39,30 +37,17 @@ Piece: TypeAlias = "tuple[Any, dict[str, Tensor]]"
 
 
 def code_of(*classes: type) -> str:
-    """A hash of all code of this package, of torch's version, and of the files of a user's own classes.
+    """A hash of torch's version, and of the files of a user's own classes.
 
     What is not in a file, as a class that was typed into a console, is left out with a warning.
     """
     own = {c.__module__ for cls in classes for c in cls.__mro__ if c.__module__.split(".")[0] not in OTHERS}
-    return digest_of([_package(), torch.__version__, *(_text(name) for name in sorted(own))])[:16]
+    return digest_of([torch.__version__, *(_text(name) for name in sorted(own))])[:16]
 
 
 def digest_of(value: Any) -> str:
     """The SHA-256 of a value, as JSON has it."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-@functools.cache
-def _package() -> dict[str, str]:
-    """Every module of this package, and the hash of its file."""
-    found = {}
-    for name in PACKAGES:
-        spec = importlib.util.find_spec(f"{nfn_monomial.__name__}{name}")
-        for root in map(Path, (spec and spec.submodule_search_locations) or ()):
-            for path in root.rglob("*.py"):
-                module = ".".join((name, *path.relative_to(root).with_suffix("").parts))
-                found[module.lstrip(".")] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
 
 
 def _text(name: str) -> str:
@@ -74,10 +59,10 @@ def _text(name: str) -> str:
 
 
 class Store:
-    """The finished pieces of one piece of work, in a folder; ``key`` is all that determines them but the code."""
+    """The finished pieces of one piece of work, in a folder; ``key``: all that determines them but torch's version."""
 
     def __init__(self, folder: Path, key: Any) -> None:
-        self.folder, self._key = folder, digest_of([code_of(), key])
+        self.folder, self._key = folder, digest_of([torch.__version__, key])
 
     def piece(self, name: str, make: Callable[[], tuple[Any, Mapping[str, Tensor]]]) -> Piece:
         """A piece as it was kept, or made, and kept."""
@@ -93,7 +78,7 @@ class Store:
             with damaged(path, "it is made again"):
                 tensors, stated = read_sealed(path)
                 if not isinstance(stated, dict) or (stated.get("key"), stated.get("piece")) != (self._key, name):
-                    raise InvalidValueError("it was made by other code, or of something else")
+                    raise InvalidValueError("it was made by another version, or of something else")
         except MonomialError as error:
             log.warning("%s", error)
             return None

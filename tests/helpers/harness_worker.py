@@ -120,7 +120,7 @@ class Packed(nn.Module):
 
 
 def settings_of(kind: str, training: TrainConfig = TRAINING) -> RunSettings:
-    return RunSettings("harness", kind, "toy", "original", 0, {}, "pairs", training, "none", "code", "0")
+    return RunSettings("harness", kind, "toy", "original", 0, {}, "pairs", training, "none", "code")
 
 
 def trial(settings: RunSettings, **changed: Any) -> Trial:

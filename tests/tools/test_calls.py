@@ -2,10 +2,7 @@
 
 import importlib
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,25 +13,6 @@ from nfn_monomial.tools.files import write_json
 from nfn_monomial.tools.store import Store, code_of
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_all_code_of_the_package_counts(tmp_path: Path) -> None:
-    """A score that is computed otherwise is another result, wherever in the package that is."""
-    tree = tmp_path / "nfn_monomial"
-    for room, place in {"nfn_monomial": "", "adapters": "adapters", "benchmarks": "benchmarks"}.items():
-        shutil.copytree(ROOT / room, tree / place, ignore=shutil.ignore_patterns("results"), dirs_exist_ok=True)
-    scores = tree / "benchmarks" / "studies" / "predict.py"
-    code = "import nfn_monomial.tools.store as s; print(s.__file__, s.code_of()); s._package.cache_clear()"
-    lines = (
-        f"{code}; p = s.Path({str(scores)!r}); p.write_text(p.read_text().replace('\"tau\": ', '\"tau\": -')); {code}"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", lines], env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    where, first, _, changed = done.stdout.split()
-    assert Path(where).is_relative_to(tree)
-    assert first == code_of() != changed, "wherever the package lies"
 
 
 def test_torch_and_a_users_own_file_count(

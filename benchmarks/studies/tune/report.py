@@ -28,7 +28,7 @@ from nfn_monomial.tools.predictors.models import build_model, model_class
 from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 from nfn_monomial.tools.store import code_of
 
-from .search import Search, best, crossed, cut, halved, importances, recipe_of, require_differences
+from .search import VERSION, Search, best, crossed, cut, halved, importances, recipe_of, require_differences
 
 __all__ = ["RECIPES", "STUDY", "Tuned", "check", "tune", "tune_report"]
 
@@ -119,6 +119,7 @@ def _jobs(model: str, corpora: Mapping[str, Corpus], config: TuneConfig, recipe:
                 options={"scales": (), "augment_scale": None, "widen": 0.0, **(recipe.built() if recipe else {})},
                 data=fingerprint(corpus),
                 code=code_of(model_class(model)),
+                version=VERSION,
                 **how,
             ),
             partial(_prepare, Sets(corpus, 0.0)),

@@ -37,8 +37,20 @@ from nfn_monomial.tools.predictors.models import build_model, model_class, model
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.store import code_of, digest_of
 
-__all__ = ["JOURNAL", "Search", "best", "crossed", "cut", "halved", "importances", "recipe_of", "require_differences"]
+__all__ = [
+    "JOURNAL",
+    "VERSION",
+    "Search",
+    "best",
+    "crossed",
+    "cut",
+    "halved",
+    "importances",
+    "recipe_of",
+    "require_differences",
+]
 
+VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
 JOURNAL = "search.journal"
 HALVES = ("first", "second")
 STEPS = 10  # places in a training at which recipes are compared
@@ -215,6 +227,7 @@ class Search:
         return [
             training, self.start, ranges, heads, config.startup, config.folds, config.cuts, config.seeds[0],
             list(self.corpora), [fingerprint(part) for part in cuts], code_of(model_class(self.model)),
+            VERSION,
         ]  # fmt: skip
 
     def _opened(self, path: Path) -> optuna.Study:

@@ -80,7 +80,7 @@ def test_parts_have_every_column_once_and_names_everywhere(lines: list[list[str]
 
 @pytest.mark.parametrize(
     "other",
-    [{"loss": "mse"}, {"data": "other"}, {"options": {"widen": 2}}, {"training": TrainConfig(4)}, {"version": "1"}],
+    [{"loss": "mse"}, {"data": "other"}, {"options": {"widen": 2}}, {"training": TrainConfig(4)}, {"version": 2}],
 )
 def test_only_runs_that_differ_in_their_seed_are_averaged(other: dict[str, object]) -> None:
     second = run(seed=1)
