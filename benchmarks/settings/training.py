@@ -61,7 +61,8 @@ class TrainConfig(Settings):
             changes no result, but what random layers (dropout, augmentation) draw.
         threads: of a process, for one operation; none leaves them to torch. Where batches are small, several take
             longer than one, and much more of the CPU.
-        checkpoint_seconds: an unfinished training is written at most once in so many; it changes no result.
+        checkpoint_seconds: an unfinished training is written after an epoch, at most once in so many seconds; it
+            changes no result.
         tensorboard: whether epochs are logged for it, beside the results; it changes no result.
         recompute: whether the activations inside of a model's blocks are computed again in backward, see
             `nfn_monomial.models.recompute_blocks`: less memory, more time. It changes no result.

@@ -1,4 +1,4 @@
-"""The state of an unfinished training, kept by the store of finished work."""
+"""The state of an unfinished training after an epoch, kept by the store of finished work."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """Where an unfinished training is kept: a piece of a `Store`, whose key is the name of the training and the code.
+    """Where an unfinished training is kept: a piece of a `Store`, whose key is the name of the training.
 
     Args:
         path: of the file, without the store's suffix; its last part names the training.
-        seconds: at most one write in so many seconds; 0 writes whenever it may.
+        seconds: at most one write in so many seconds; 0 writes after every epoch.
     """
 
     def __init__(self, path: Path, seconds: float = 0.0) -> None:

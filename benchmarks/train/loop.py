@@ -5,9 +5,9 @@ injected: a loss, metrics, and the name of the metric that selects the best epoc
 selected on, and the test set never comes here.
 
 **Reproduced.** Epoch ``e`` is shuffled by a generator seeded by ``(seed, e)``, and whatever its step ``s`` draws, in
-random layers (dropout, augmentation), by ``(seed, e, s)``. So a step does not depend on how it was reached, and a
-training that was cut off anywhere continues exactly from its last `Checkpoint`: of two trainings with one seed on a
-CPU, one cut off and continued, one not, all is equal, bit by bit, but the times.
+random layers (dropout, augmentation), by ``(seed, e, s)``. So an epoch does not depend on how it was reached, and a
+training that was cut off anywhere continues exactly after the last epoch that its `Checkpoint` has: of two trainings
+with one seed on a CPU, one cut off and continued, one not, all is equal, bit by bit, but the times.
 
 **Several processes** give the results of one to rounding, see `train.devices`. With random layers
 they are equal in distribution only: every process draws for its own share.
@@ -108,8 +108,8 @@ def fit(
         seed: of the order of the examples and of random layers.
         fabric: where to run; by default as the configuration says.
         on_epoch: called after every epoch; where a training continues, first for those that it has behind it.
-        checkpoint: where the unfinished training is written now and then, and from where it continues if it is there,
-            see `Checkpoint`. It is for the caller to remove, when the result is safe, and to name by all that
+        checkpoint: where the unfinished training is written at ends of epochs, and from where it continues if it is
+            there, see `Checkpoint`. It is for the caller to remove, when the result is safe, and to name by all that
             determines it.
 
     Raises:
@@ -129,12 +129,8 @@ def fit(
 
 @dataclass
 class _State:
-    """Where a training stands, besides the model and the optimiser: so many steps of so many epochs are done."""
+    """Where a training stands after an epoch, besides the model and the optimiser."""
 
-    total: Tensor  # of the losses in this epoch, each times its number of examples
-    step: int = 0
-    seconds: float = 0.0  # spent on this epoch
-    step_seconds: float = 0.0
     history: list[Epoch] = field(default_factory=list)
     best: int = 0  # number of the best epoch
     best_model: dict[str, Tensor] = field(default_factory=dict)
@@ -184,7 +180,7 @@ class _Training:
         self.leaves = _Leaves(model, compiled(model, device) if config.compiled else model.__call__)
         self.wrapped, self.wrapped_optimizer = fabric.setup(self.leaves, self.optimizer)
         self.clock = Clock(device)
-        self.state = _State(torch.zeros((), device=device))
+        self.state = _State()
 
     def run(self, on_epoch: Callable[[Epoch], None], checkpoint: Checkpoint | None) -> FitResult:
         if checkpoint is not None:
@@ -193,8 +189,7 @@ class _Training:
         for epoch in state.history:
             on_epoch(epoch)
         while not self._over():
-            self._train_epoch(checkpoint)
-            self._end_epoch()
+            self._end_epoch(*self._train_epoch())
             if checkpoint is not None and checkpoint.due:
                 self._save(checkpoint)
             on_epoch(state.history[-1])
@@ -222,30 +217,26 @@ class _Training:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
         return torch.split(torch.randperm(len(self.train), generator=generator), self.config.batch_size)
 
-    def _train_epoch(self, checkpoint: Checkpoint | None) -> None:
-        """What is left of it."""
-        state, clock = self.state, self.clock
+    def _train_epoch(self) -> tuple[float, float, float]:
+        """The mean loss, and the seconds of the pass and of its steps."""
+        epoch = len(self.state.history) + 1
+        total = torch.zeros((), device=self.fabric.device)
         self.wrapped.train()
-        epoch = len(state.history) + 1
-        batches = self._batches(epoch)[state.step :]
-        start = clock.now()
-        for index in batches:
-            seed_generators(derive_seed(self.seed, epoch, state.step, self.fabric.global_rank), self.fabric.device)
-            state.total += self._step(index) * len(index)
-            state.step += 1
-            if checkpoint is not None and checkpoint.due:
-                self._count(start)
-                self._save(checkpoint)
-                start = clock.now()
-        self._count(start)
+        start = self.clock.now()
+        for i, index in enumerate(self._batches(epoch)):
+            seed_generators(derive_seed(self.seed, epoch, i, self.fabric.global_rank), self.fabric.device)
+            total += self._step(index, i) * len(index)
+        seconds, step_seconds = self.clock.stop(start)
+        return self.fabric.broadcast(float(total) / len(self.train)), seconds, step_seconds
 
-    def _step(self, index: Tensor) -> Tensor:
-        """One step on the batch with these numbers, of which this process has its share."""
+    def _step(self, index: Tensor, place: int) -> Tensor:
+        """One step on the batch with these numbers, of which this process has its share; ``place``: in its epoch."""
         fabric, config = self.fabric, self.config
         inputs, targets = pick(self.train.inputs, share(index, fabric)), pick(self.train.targets, index)
         start = self.clock.now()
         self.wrapped_optimizer.zero_grad(set_to_none=True)
-        done, epoch_steps = self._steps_done(), self._epoch_steps
+        epoch_steps = math.ceil(len(self.train) / config.batch_size)
+        done = len(self.state.history) * epoch_steps + place
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, done, config.epochs * epoch_steps)
         full = len(index) == min(config.batch_size, len(self.train))
@@ -267,34 +258,19 @@ class _Training:
         self.clock.mark(start)
         return value.detach()
 
-    @property
-    def _epoch_steps(self) -> int:
-        return -(-len(self.train) // self.config.batch_size)
-
-    def _steps_done(self) -> int:
-        return len(self.state.history) * self._epoch_steps + self.state.step
-
-    def _count(self, start: Any) -> None:
-        """Add the time since ``start`` to the epoch's."""
-        seconds, step_seconds = self.clock.stop(start)
-        self.state.seconds += seconds
-        self.state.step_seconds += step_seconds
-
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, train_loss: float, train_seconds: float, step_seconds: float) -> None:
         state, config = self.state, self.config
-        number, train_loss = len(state.history) + 1, self.fabric.broadcast(float(state.total) / len(self.train))
+        number = len(state.history) + 1
         due = number % config.validate_every == 0 or number == config.epochs or not math.isfinite(train_loss)
         with self._averaged():
             start = self.clock.now()
             metrics = self._validate() if due else {}
             seconds, _ = self.clock.stop(start)
-            state.history.append(Epoch(number, train_loss, metrics, state.seconds, state.step_seconds, seconds))
+            state.history.append(Epoch(number, train_loss, metrics, train_seconds, step_seconds, seconds))
             best = state.history[state.best - 1]
             if due and (not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best.metrics[self.select])):
                 state.best = number
                 state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-        state.total.zero_()
-        state.step, state.seconds, state.step_seconds = 0, 0.0, 0.0
 
     def _validate(self) -> dict[str, float]:
         found = self.metrics(predict(self.model, self.val, self.fabric), self.val.targets)
@@ -318,7 +294,7 @@ class _Training:
         batch = self._batches(1)[0]
         self.wrapped.train()
         self.optimizer.zero_grad(set_to_none=True)
-        peak = step_memory(lambda: self._step(batch), self.model, self.optimizer, self.fabric.device)
+        peak = step_memory(lambda: self._step(batch, 0), self.model, self.optimizer, self.fabric.device)
         self.optimizer.zero_grad(set_to_none=True)
         return peak
 

@@ -1,7 +1,7 @@
 """A small experiment for tests that need processes of their own: ``python harness_worker.py FOLDER [JSON]``.
 
-JSON may have ``devices``; ``fail``, the rank that shall raise in its tenth step; ``kinds``, which are done; and
-``pause``, seconds that every step takes.
+JSON may have ``devices``; ``fail``, the rank that shall raise in its tenth step; and ``kinds``, which are
+done.
 """
 
 from __future__ import annotations
@@ -85,9 +85,8 @@ def values_of(outputs: Any) -> Tensor:
     return outputs.values + outputs.squares if isinstance(outputs, Answer) else outputs
 
 
-def loss(outputs: Any, targets: Tensor, pause: float = 0.0) -> Tensor:
+def loss(outputs: Any, targets: Tensor) -> Tensor:
     """Not a mean over the examples: all pairs in a batch, and the largest error."""
-    time.sleep(pause)
     values = values_of(outputs)
     pairs = (values[:, None] - values) - (targets[:, None] - targets)
     return pairs.square().sum() / len(targets) + (values - targets).abs().max()
@@ -157,7 +156,7 @@ def gradients(folder: Path, devices: int = 1) -> dict[str, Tensor]:
     return {kind: torch.stack(steps) for kind, steps in found.items()}
 
 
-def main(folder: Path, devices: int = 1, fail: int | None = None, pause: float = 0.0, **asked: Any) -> None:
+def main(folder: Path, devices: int = 1, fail: int | None = None, **asked: Any) -> None:
     fabric = make_fabric(replace(TRAINING, devices=devices))
     rank = fabric.global_rank
     made = folder / "made"
@@ -166,7 +165,7 @@ def main(folder: Path, devices: int = 1, fail: int | None = None, pause: float =
             time.sleep(0.3)
             made.mkdir(parents=True, exist_ok=True)
         assert made.exists(), "made by the main process before the others come here"
-    changed: dict[str, Any] = {"loss": functools.partial(loss, pause=pause)} if pause else {}
+    changed: dict[str, Any] = {}
     if fail == rank:
         changed = {"loss": functools.partial(failing, steps=iter(range(100)))}
     asked_jobs = jobs(training=replace(TRAINING, devices=devices), **asked, **changed)

@@ -1,7 +1,6 @@
 """A training that was cut off continues exactly: wherever, however often, and whatever became of its file."""
 
 import functools
-import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,25 +24,27 @@ from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, sweep
 
 CONFIG = replace(harness_worker.TRAINING, epochs=3)  # with dropout, warm-up, clipping; 4 steps an epoch
-CALLS = 3 * (4 + 1) + 1  # of loss and metrics, and the loss once more to measure memory
+EPOCH = 4 + 1  # calls of loss and metrics
+CALLS = 3 * EPOCH + 1  # and the loss once more to measure memory
 Outcome = tuple[FitResult, dict[str, Tensor]]
 
 
 def train(
-    checkpoint: Path | None, config: TrainConfig = CONFIG, cut: int | None = None, kind: str = "dropout"
+    checkpoint: Path | None, config: TrainConfig = CONFIG, cut: int | None = None, calls: list[int] | None = None
 ) -> Outcome:
-    """Train; the call of loss or metrics after ``cut`` others is interrupted."""
-    calls = itertools.count()
+    """Train; the call of loss or metrics after ``cut`` others is interrupted. All are noted in ``calls``."""
+    calls = [] if calls is None else calls
 
     def cutting(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any) -> Any:
-            if next(calls) == cut:
+            if len(calls) == cut:
                 raise KeyboardInterrupt
+            calls.append(1)
             return function(*arguments)
 
         return wrapped
 
-    given = trial(settings_of(kind))
+    given = trial(settings_of("dropout"))
     result = fit(
         given.model, given.train, given.val, config,
         loss=cutting(given.loss), metrics=cutting(given.metrics), select="score", seed=1, checkpoint=checkpoint,
@@ -66,8 +67,8 @@ def timeless(epoch: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def uninterrupted(kind: str = "dropout") -> Outcome:
-    return train(None, kind=kind)
+def uninterrupted() -> Outcome:
+    return train(None)
 
 
 @pytest.fixture
@@ -85,12 +86,22 @@ def test_every_cut_continues_exactly(whole: Outcome, path: Path) -> None:
     for cut in (0, 1, 4, 5, 9, CALLS - 2, CALLS - 1):  # in steps, in validations, and in the measured step
         with pytest.raises(KeyboardInterrupt):
             train(path, cut=cut)
-        assert Checkpoint(path).file.exists() == (cut > 0), "written after the first step"
-        assert_identical(train(path), whole)
+        assert Checkpoint(path).file.exists() == (cut >= EPOCH)
+        again: list[int] = []
+        assert_identical(train(path, calls=again), whole)
+        assert len(again) == CALLS - cut // EPOCH * EPOCH, "from the last epoch that was finished"
         Checkpoint(path).remove()
 
 
-@given(st.lists(st.integers(0, 6), max_size=6))
+def test_a_training_is_written_no_more_often_than_it_may_be(whole: Outcome, path: Path) -> None:
+    seldom = replace(CONFIG, checkpoint_seconds=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        train(path, seldom, cut=CALLS - 1)
+    assert not Checkpoint(path).file.exists()
+    assert_identical(train(path, seldom), whole)
+
+
+@given(st.lists(st.integers(0, EPOCH + 3), max_size=6))
 @settings(max_examples=5)
 def test_many_cuts_continue_exactly(cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
