@@ -25,7 +25,7 @@ class TuneConfig(Settings):
         models: registered names. Each gets one recipe for all networks.
         activations: of the networks; empty for all that the data have.
         trials: recipes that are tried for each model.
-        seconds: of the CPU, after which no more recipes are tried for a model; none for no limit.
+        seconds: after which no more recipes are tried for a model; none for no limit.
         folds: parts that the training networks are cut into.
         cuts: so many of the parts are, one after the other, what a recipe is judged on; the other parts train.
         startup: recipes that are drawn at random, and as many finished ones before one is given up for being behind.
@@ -81,11 +81,11 @@ before. What is chosen is then trained on all training networks, beside the trai
 the validation networks. Test networks are not read. Writes `table.md`, `results.json`, `search.png`, `config.json`, and
 `recipe.json`, which the other experiments on zoos take: `--set recipe=results/tune/recipe.json`.
 
-Everything that was tried is kept, and a training that was cut off continues: a second call does only what is missing,
-also with more `trials`. The same seed gives the same search.
+Everything that was tried is kept: a second call does only what is missing, also with more `trials`, and a recipe whose
+trainings were cut off is tried anew. The same seed gives the same search, cut off or not, unless `seconds` ends it.
 
 With 500 ReLU and 500 tanh training networks, 40 recipes for `stats` took four minutes of one core; an epoch of message
-passing takes some sixty times as long as one of `stats`, so give it a limit: `seconds`, of the CPU, for each model.
+passing takes some sixty times as long as one of `stats`, so give it a limit: `seconds`, for each model.
 
 Examples:
 
@@ -98,7 +98,7 @@ Examples:
 - `nfn-monomial predict-generalization --models stats --set recipe=results/tune/recipe.json`
 """,
         {"small": TuneConfig()},
-        "tune.report",
+        "tune",
         ZOO,
         several=True,
         without=("devices", "tensorboard"),

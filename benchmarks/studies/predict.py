@@ -59,6 +59,7 @@ __all__ = [
     "require_models",
     "require_ranking",
     "scores",
+    "selected",
 ]
 
 VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
@@ -190,11 +191,17 @@ def require_ranking(activation: str, *sets: Parts, way_out: str = "use a larger 
             )
 
 
-def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
-    """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds."""
+def plan(
+    config: PredictConfig, corpora: Mapping[str, Corpus], recipes: Mapping[str, Recipe] | None = None
+) -> list[Job]:
+    """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds.
+
+    Models are trained by these recipes, by default those that the configuration names.
+    """
+    if recipes is None:
+        recipes = read_recipes(config.recipe) if config.recipe else {}
     sets = {name: Sets(corpus, config.widen) for name, corpus in corpora.items()}
     data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
-    recipes = read_recipes(config.recipe) if config.recipe else {}
     return [
         Job(
             _settings(config, corpus, model, train_set, seed, data[name], recipes.get(model), count),
@@ -298,9 +305,14 @@ def _share_of(parts: Parts, share: float, seed: int) -> Parts:
     order = torch.randperm(sum(map(len, parts)), generator=torch.Generator().manual_seed(seed))
     chosen = torch.zeros(len(order), dtype=torch.bool)
     chosen[order[: round(share * len(order))]] = True
-    masks = torch.split(chosen, [len(part) for part in parts])
-    pairs = [(part, mask.nonzero().flatten()) for part, mask in zip(parts, masks, strict=True) if mask.any()]
-    return tuple(replace(part, networks=part.networks.subset(own)) for part, own in pairs)
+    return selected(parts, chosen)
+
+
+def selected(parts: Parts, mask: Tensor) -> Parts:
+    """The networks at the places where the mask is true; parts without any are left out."""
+    masks = torch.split(mask, [len(part) for part in parts])
+    pairs = [(part, own.nonzero().flatten()) for part, own in zip(parts, masks, strict=True) if own.any()]
+    return tuple(replace(part, networks=part.networks.subset(index)) for part, index in pairs)
 
 
 def _copies(augmented: Parts) -> Parts:

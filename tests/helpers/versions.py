@@ -24,7 +24,7 @@ COMPUTES: dict[str, tuple[str, ...]] = {
     "classify-inr": ("studies/classify.py", *INR_MODELS, *TRAINING),
     "edit-inr": ("studies/edit.py", "models/editors.py", "models/inr_input.py", *TRAINING),
     "train": ("studies/columns.py", "studies/predict.py", *ZOO_MODELS, *TRAINING),
-    "tune": ("studies/tune/search.py", "studies/predict.py", *ZOO_MODELS, *TRAINING),
+    "tune": ("studies/tune.py", "studies/predict.py", *ZOO_MODELS, *TRAINING),
 }
 """Experiment -> the modules that compute its results; the first has its ``VERSION``."""
 

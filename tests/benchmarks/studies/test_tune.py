@@ -1,22 +1,28 @@
 """The search for recipes: nested, honest, the same wherever it was cut off, and read by the other experiments."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
-from optuna.trial import FrozenTrial, TrialState
+import torch
+from optuna.trial import FixedTrial, FrozenTrial, TrialState
 from small_zoo import corpus
 
+from nfn_monomial.benchmarks.data.batches import pick
 from nfn_monomial.benchmarks.data.networks import Corpus, accuracies
 from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.experiments.tune import TuneConfig
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
-from nfn_monomial.benchmarks.studies.tune.report import Tuned, tune
-from nfn_monomial.benchmarks.studies.tune.search import Search, crossed, cut
+from nfn_monomial.benchmarks.studies import tune as study
+from nfn_monomial.benchmarks.studies.tune import Tuned, attempts, crossed, cut, search, tune
+from nfn_monomial.benchmarks.train.loop import Epoch
 from nfn_monomial.benchmarks.train.recipes import SHIPPED, Recipe, read_recipes, write_recipes
 from nfn_monomial.benchmarks.train.runs import RunStore
 
@@ -45,7 +51,7 @@ def timeless(tried: Sequence[FrozenTrial]) -> list[tuple[Any, ...]]:
 
 
 def searched(zoos: dict[str, Corpus], folder: Path, **changed: Any) -> list[FrozenTrial]:
-    return Search("statnn", zoos, replace(CONFIG, **changed), folder).run(lambda news: None)
+    return attempts(search("statnn", zoos, replace(CONFIG, **changed), folder, lambda news: None))
 
 
 # -- cuts and scores
@@ -73,30 +79,90 @@ def test_half_selects_for_half() -> None:
 # -- the search
 
 
-def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(
-    found: tuple[Path, Tuned], zoos: dict[str, Corpus]
-) -> None:
+def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(found: tuple[Path, Tuned]) -> None:
     folder, tuned = found
-    assert tuned.chosen.value == max(t.value or 0 for t in tuned.tried if t.state == TrialState.COMPLETE)
+    chosen = tuned.study.best_trial
+    assert chosen.value == max(t.value or 0 for t in attempts(tuned.study) if t.state == TrialState.COMPLETE)
     assert read_recipes(folder / "recipe.json") == {"statnn": tuned.recipe}
     for how, runs in tuned.runs.items():
         assert [(run.settings.subject, run.settings.seed) for run in runs] == [
-            ("relu", 0), ("relu", 1), ("tanh", 0), ("tanh", 1),
+            ("relu", 0), ("tanh", 0), ("relu", 1), ("tanh", 1),
         ]  # fmt: skip
         for run in runs:
             assert run.networks == {"train": 48, "val": 24, "test": 24}
             assert [test.name for test in run.tests] == ["validation"]
             assert run.tests[0].metrics == run.val
-            assert run.settings.training.epochs == (2 if how == "as registered" else tuned.chosen.params["epochs"])
+            assert run.settings.training.epochs == (2 if how == "as registered" else chosen.params["epochs"])
 
 
 def test_more_trials_go_on_and_time_ends(found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path) -> None:
     few, more = (timeless(searched(zoos, tmp_path, trials=trials)) for trials in (2, 4))
     assert few == more[:2]
-    assert more == timeless(found[1].tried[:4])
+    assert more == timeless(attempts(found[1].study))
     assert len(searched(zoos, tmp_path / "new", seconds=1e-9)) == 1
-    first = found[1].tried[0].params
+    first = more[0][0]
     assert (first["learning_rate"], first["epochs"], first["schedule"]) == (TRAINING.learning_rate, 2, "constant")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_was_cut_off_is_tried_again(
+    found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
+) -> None:
+    """In each of the trainings of the first recipe and of a proposed one."""
+    train, calls = study.train, itertools.count(1)
+
+    def dying(*args: Any, **how: Any) -> Any:
+        if next(calls) in (2, 5, 12):
+            raise error
+        return train(*args, **how)
+
+    monkeypatch.setattr(study, "train", dying)
+    for _ in range(3):
+        with pytest.raises(error):
+            searched(zoos, tmp_path)
+    assert timeless(searched(zoos, tmp_path)) == timeless(attempts(found[1].study))
+
+
+def scripted(taus: Sequence[Sequence[float]]) -> Callable[..., Any]:
+    """In place of a training: one of ten epochs, the next of these lists of taus."""
+    left = iter(taus)
+
+    def train(trial: Any, on_epoch: Callable[[Epoch], None]) -> Any:
+        epochs = trial.settings.training.epochs
+        history = []
+        for number, tau in enumerate(next(left), start=1):
+            history.append(Epoch(number * epochs // 10, 0.0, {"tau": tau, "first": tau, "second": tau}, 0, 0, 0))
+            on_epoch(history[-1])
+        return SimpleNamespace(fitted=SimpleNamespace(history=history))
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("tau", "ended"), [(0.7, 4), (0.79, 4), (0.8, 10), (0.9, 10)], ids=["mean", "below", "median", "ahead"]
+)
+def test_given_up_behind_the_median(
+    zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tau: float, ended: int
+) -> None:
+    """Of 0.1, 0.8 and 0.9; their mean is 0.6. The first three tenths are not looked at."""
+    monkeypatch.setattr(study, "train", scripted([[0.1] * 10, [0.8] * 10, [0.9] * 10, [tau] * 10]))
+    one = {"relu": zoos["relu"]}
+    *before, last = searched(one, tmp_path, startup=3, cuts=1, epochs=(10, 10))
+    assert [trial.state for trial in before] == [TrialState.COMPLETE] * 3, "as many as startup says"
+    assert list(last.intermediate_values.values()) == [tau] * ended
+    assert last.state == (TrialState.COMPLETE if ended == 10 else TrialState.PRUNED)
+
+
+def test_the_best_tau_so_far_is_compared(
+    zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each training; a recipe's value is the mean over those that it has begun."""
+    taus = [[0.3, 0.5, 0.2, *[0.1] * 7], [0.4] * 9 + [0.9]]
+    monkeypatch.setattr(study, "train", scripted(taus))
+    (trial,) = searched({"relu": zoos["relu"]}, tmp_path, trials=1, epochs=(10, 10))
+    expected = [0.3, *[0.5] * 9, *[(0.5 + 0.4) / 2] * 9, (0.5 + 0.9) / 2]
+    assert list(trial.intermediate_values.items()) == [(i, pytest.approx(tau)) for i, tau in enumerate(expected)]
+    assert trial.value == pytest.approx((0.5 + 0.9) / 2)
 
 
 def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
@@ -111,7 +177,30 @@ def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
 
     others = {name: replace(zoo, val=zoo.test, test=Closed()) for name, zoo in zoos.items()}  # type: ignore[arg-type]
     (tuned,) = tune(others, replace(CONFIG, trials=3), RunStore(tmp_path))
-    assert timeless(tuned.tried) == timeless(found[1].tried[:3])
+    assert timeless(attempts(tuned.study)) == timeless(attempts(found[1].study)[:3])
+
+
+@pytest.mark.parametrize("model", [*model_names(), "gnn-paper", "balanced-hnp"])
+def test_every_model_can_be_tuned(zoos: dict[str, Corpus], model: str) -> None:
+    """What is searched for it is a recipe, and by its job the model is built and learns."""
+    config = replace(CONFIG, models=(model,), weight_decay=(0.1, 0.2))
+    study.check(config, {"relu": zoos["relu"]})
+    for params in study._first(config, model):
+        assert study._suggested(FixedTrial(params), config, model) == params  # type: ignore[arg-type]
+        recipe = study.recipe_of(params, TRAINING)
+        assert set(recipe.options) == set(study.OPTIONS) & set(study.model_options(model))
+        (job,) = study._jobs(model, {"relu": zoos["relu"]}, config, recipe, (0,))
+        assert job.settings.training.weight_decay >= 0.1
+        trial = job.prepare(job.settings)
+        index = torch.arange(3)
+        trial.loss(trial.model(pick(trial.train.inputs, index)), pick(trial.train.targets, index)).backward()
+
+
+def test_a_damaged_journal_is_refused(zoos: dict[str, Corpus], tmp_path: Path) -> None:
+    (tmp_path / study.JOURNAL).write_text('{"op_code": 0}\n[]\n')
+    with pytest.raises(ValueError, match=r"search.journal is damaged .*: remove it"):
+        searched(zoos, tmp_path)
+    assert optuna.logging.get_verbosity() == optuna.logging.INFO, "which is given back"
 
 
 # -- recipes

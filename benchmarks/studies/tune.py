@@ -1,0 +1,504 @@
+"""A search for how to train a model, judged on parts of the training networks.
+
+**Nested validation.** The training networks of every zoo are cut into folds (`cut`). A recipe is trained on the other
+folds and judged on one, in one or several cuts and on all zoos; its score is the mean, so that a model gets one recipe
+for all of them. The zoo's validation networks only confirm what was chosen, beside the training without a recipe;
+nothing is chosen by them. Test networks are dropped before anything begins.
+
+**Honest scores.** The epoch that a training keeps is selected on the networks that it is judged on, which flatters
+recipes of many epochs or noisy ones. So the score has two halves: tau of one half of these networks at the epoch that
+the other half selects, and the other way round (`crossed`).
+
+**The search** is optuna's: a tree-structured Parzen estimator proposes, `MedianPruner` gives up a recipe that is behind
+the median of those before it at the same place of their trainings, and a journal in the results folder keeps them all.
+A proposal depends on the seed, on its number and on the recipes before it that ended or were given up, and on nothing
+else: a search that was cut off continues with the recipe it was at, from that recipe's first epoch, and is then the
+same as one that was not. Only a limit in seconds makes it depend on the machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from matplotlib.figure import Figure
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial, TrialState
+from torch import Tensor
+
+from nfn_monomial.benchmarks.data.networks import Corpus, accuracies
+from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
+from nfn_monomial.benchmarks.experiments.tune import TuneConfig
+from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
+from nfn_monomial.benchmarks.report.tables import Mean, over, record_of
+from nfn_monomial.benchmarks.settings.register import News, Said, Study
+from nfn_monomial.benchmarks.settings.training import Head, TrainConfig
+from nfn_monomial.benchmarks.train.devices import threads
+from nfn_monomial.benchmarks.train.loop import Epoch, Metrics
+from nfn_monomial.benchmarks.train.recipes import OPTIONS, Recipe, write_recipes
+from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
+from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep, train
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import build_model, model_class, model_options
+from nfn_monomial.tools.report import PALETTE, Report, Table, panels
+from nfn_monomial.tools.store import digest_of
+
+from .predict import plan, selected
+
+__all__ = ["STUDY", "VERSION", "Tuned", "attempts", "check", "crossed", "cut", "search", "tune", "tune_report"]
+
+VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+JOURNAL, RECIPES = "search.journal", "recipe.json"
+HALVES = ("first", "second")
+HOW = ("as registered", "tuned")
+STEPS = 10  # places in a training at which recipes are compared
+BLIND = 3  # of these, at the start of a recipe's first training, none is given up
+SPANS = ("learning_rate", "weight_decay", "epochs")
+CHOICES = ("batch_size", "schedule", "average_epochs", "loss")
+PLAIN = {"learning_rate": 3e-3, "epochs": 80, "schedule": "one-cycle"}
+"""Tried second, on top of what is tried first: what served in other hands."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found for a model: all that was tried, the recipe that was chosen, and the runs that confirm it.
+
+    ``runs``: with and without the recipe -> every seed and zoo.
+    """
+
+    model: str
+    study: optuna.Study
+    recipe: Recipe
+    runs: Mapping[str, list[Run]]
+
+
+def check(config: TuneConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
+    """The networks that are searched on, without test networks; what cannot be done is found out here.
+
+    Raises:
+        ValueError: if there is no such model, it cannot read the networks, or they are too few or too equal.
+    """
+    require_task(config.models, "generalization", "ablation")
+    closed = {name: replace(corpus, test=()) for name, corpus in corpora.items()}
+    for corpus in closed.values():
+        for model in config.models:
+            build_model(model, corpus.info, seed=0)
+        if sum(map(len, corpus.train)) < 2 * config.folds:
+            raise InvalidValueError(f"{sum(map(len, corpus.train))} networks cannot be cut into {config.folds} folds")
+        for judges in (corpus, *(cut(corpus, config.folds, i, config.seeds[0]) for i in range(config.cuts))):
+            accuracy = accuracies(judges.val).tolist()
+            if any(len(half) < 3 or len(set(half)) < 2 for half in (accuracy[::2], accuracy[1::2])):
+                raise InvalidValueError(
+                    f"{len(accuracy)} {corpus.activation} networks to judge a recipe on, too few that differ in "
+                    "accuracy: use a larger zoo, or fewer folds"
+                )
+    return closed
+
+
+def tune(
+    corpora: Mapping[str, Corpus],
+    config: TuneConfig,
+    store: RunStore,
+    on_news: Callable[[News], None] = lambda news: None,
+) -> list[Tuned]:
+    """Search and confirm, model by model; does what the store does not have. Recipes are written as they are found.
+
+    Args:
+        corpora: name -> networks.
+        config: see `TuneConfig`.
+        store: where attempts, runs and recipes are kept.
+        on_news: told how it goes.
+
+    Raises:
+        ValueError: as `check`, and if the journal is damaged.
+    """
+    corpora = check(config, corpora)
+    tuned: list[Tuned] = []
+    for model in config.models:
+        study = search(model, corpora, config, store.folder, on_news)
+        recipe = recipe_of(study.best_params, config.training)
+        write_recipes(store.folder / RECIPES, {t.model: t.recipe for t in tuned} | {model: recipe})
+        plain, better = (_jobs(model, corpora, config, way, config.seeds) for way in (None, recipe))
+        runs = sweep([*plain, *better], store, on_news)
+        by_way = dict(zip(HOW, (runs[: len(plain)], runs[len(plain) :]), strict=True))
+        tuned.append(Tuned(model, study, recipe, by_way))
+    return tuned
+
+
+# -- what a recipe is judged by ----------------------------------------------------------------------------------------
+
+
+def cut(corpus: Corpus, folds: int, number: int, seed: int) -> Corpus:
+    """The training networks alone, those of one fold for validation; no others are in it.
+
+    Args:
+        corpus: of which only ``train`` is looked at.
+        folds: how many.
+        number: of the fold.
+        seed: of the cuts.
+    """
+    count = sum(map(len, corpus.train))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, "folds")))
+    fold = torch.empty(count, dtype=torch.long)
+    fold[order] = torch.arange(count) % folds
+    train, val = (selected(corpus.train, mask) for mask in (fold != number, fold == number))
+    return replace(corpus, train=train, val=val, test=())
+
+
+def halved(scores: Metrics, logits: Tensor, accuracy: Tensor) -> dict[str, float]:
+    """The scores, and tau of every second network, from the first and from the second on."""
+    taus = {name: scores(logits[i::2], accuracy[i::2])["tau"] for i, name in enumerate(HALVES)}
+    return {**scores(logits, accuracy), **taus}
+
+
+def crossed(validations: Iterable[Mapping[str, float]]) -> float:
+    """Tau of one half at the epoch that the other half selects, and the other way round: the mean.
+
+    Args:
+        validations: metrics of every epoch that was validated, of which `halved` are.
+    """
+    epochs = list(validations)
+    pairs = itertools.permutations(HALVES)
+    return statistics.fmean(max(epochs, key=lambda metrics: metrics[one])[other] for one, other in pairs)
+
+
+def _jobs(
+    model: str, corpora: Mapping[str, Corpus], config: TuneConfig, recipe: Recipe | None, seeds: Sequence[int]
+) -> list[Job]:
+    """A training on every zoo for every seed, by the recipe or without one, as `predict-generalization` trains."""
+    asked = PredictConfig(
+        models=(model,), train_sets=("original",), seeds=tuple(seeds), widen=0, training=config.training
+    )
+    return [
+        Job(replace(job.settings, experiment="tune"), partial(_prepared, job.prepare))
+        for job in plan(asked, corpora, {model: recipe} if recipe else {})
+    ]
+
+
+def _prepared(prepare: Callable[[RunSettings], Trial], settings: RunSettings) -> Trial:
+    trial = prepare(settings)
+    return replace(
+        trial, metrics=partial(halved, trial.metrics), tests=lambda: [Test("validation", trial.val)],
+        predictor={"unusable": "it was trained to confirm a recipe; train one by predict-generalization"},
+    )  # fmt: skip
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
+
+
+def search(
+    model: str, corpora: Mapping[str, Corpus], config: TuneConfig, folder: Path, on_news: Callable[[News], None]
+) -> optuna.Study:
+    """Try recipes for a model until there are as many as were asked for, or the time is over; returns all.
+
+    Args:
+        model: registered name.
+        corpora: by name; only their training networks are looked at.
+        config: of the search.
+        folder: of the results, which gets `JOURNAL`.
+        on_news: told how it goes.
+
+    Raises:
+        ValueError: if the journal is damaged.
+    """
+    seed = config.seeds[0]
+    cuts = [{name: cut(c, config.folds, i, seed) for name, c in corpora.items()} for i in range(config.cuts)]
+
+    def jobs(recipe: Recipe | None) -> list[Job]:
+        return [job for part in cuts for job in _jobs(model, part, config, recipe, (seed,))]
+
+    def score(trial: optuna.Trial) -> float:
+        number = len(attempts(study))
+
+        def tell(done: float) -> None:
+            on_news(Said(f"{model}, recipe {number + 1}", number + done, config.trials))
+
+        return _score(trial, jobs(recipe_of(_suggested(trial, config, model), config.training)), tell)
+
+    others = ("models", "activations", "trials", "seconds", "seeds", "training")  # they are in the jobs or may change
+    ranges = {name: value for name, value in asdict(config).items() if name not in others}
+    key = digest_of([VERSION, ranges, [job.settings.key for job in jobs(None)]])[:10]
+    study = _opened(folder / JOURNAL, f"{model}-{key}", config.startup)
+    first = _first(config, model)
+    if len(attempts(study)) >= config.trials or _spent(study, config):
+        on_news(_news(model, study, config, " (kept)"))
+    while len(attempts(study)) < config.trials and not _spent(study, config):
+        number = len(attempts(study))
+        with _quiet(), threads(config.training.threads):
+            study.sampler = optuna.samplers.TPESampler(
+                n_startup_trials=config.startup, multivariate=True, seed=derive_seed(seed, "proposal", number) % 2**32
+            )
+            if number < len(first):
+                study.sampler = optuna.samplers.PartialFixedSampler(first[number], study.sampler)
+            study.optimize(score, n_trials=1)
+        on_news(_news(model, study, config, ""))
+    return study
+
+
+def attempts(study: optuna.Study) -> list[FrozenTrial]:
+    """All recipes so far, to the end or given up, but none that was cut off."""
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+
+
+def _score(trial: optuna.Trial, jobs: Sequence[Job], tell: Callable[[float], None]) -> float:
+    """The honest score of a recipe over these trainings, unless it is given up; told is the share that is done."""
+    tops: list[float] = []  # the best tau of each training so far, by which recipes are compared
+    scores = []
+
+    def follow(job: Job, epoch: Epoch) -> None:
+        number, epochs = len(tops) - 1, job.settings.training.epochs
+        tell((number + epoch.number / epochs) / len(jobs))
+        if epoch.metrics:
+            tops[number] = max(tops[number], epoch.metrics["tau"])
+            step = STEPS * number + (STEPS * epoch.number - 1) // epochs
+            if step not in reported:
+                reported.add(step)
+                trial.report(statistics.fmean(tops), step)
+                if trial.should_prune():
+                    raise optuna.TrialPruned
+
+    reported: set[int] = set()
+    for job in jobs:
+        tops.append(-1.0)
+        fitted = train(job.prepare(job.settings), on_epoch=partial(follow, job)).fitted
+        scores.append(crossed(epoch.metrics for epoch in fitted.history if epoch.metrics))
+    return statistics.fmean(scores)
+
+
+def _choices(model: str) -> tuple[str, ...]:
+    return (*CHOICES, *(name for name in OPTIONS if name in model_options(model)))
+
+
+def _suggested(trial: optuna.Trial, config: TuneConfig, model: str) -> dict[str, Any]:
+    """A setting for everything that is searched for a model."""
+    values: dict[str, Any] = {
+        "learning_rate": trial.suggest_float("learning_rate", *config.learning_rate, log=True),
+        "weight_decay": trial.suggest_float("weight_decay", *config.weight_decay, log=True),
+        "epochs": trial.suggest_int("epochs", *config.epochs, log=True),
+    }
+    return values | {name: trial.suggest_categorical(name, getattr(config, name)) for name in _choices(model)}
+
+
+def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
+    """What is tried first: how the model is trained without a recipe, and `PLAIN`, brought into what is searched."""
+    usual = training_of(model, config.training, "bce")
+    known = {**vars(usual["training"]), **vars(Head()), "loss": usual["loss"]}
+
+    def brought(values: Mapping[str, Any]) -> dict[str, Any]:
+        spans = {name: getattr(config, name) for name in SPANS}
+        allowed = {name: getattr(config, name) for name in _choices(model)}
+        return {name: min(max(values[name], low), high) for name, (low, high) in spans.items()} | {
+            name: values[name] if values[name] in some else some[0] for name, some in allowed.items()
+        }
+
+    return [brought(known), brought(known | PLAIN)]
+
+
+def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
+    """The recipe with these values; ``training`` has what is not searched, of which clipping and validation go on."""
+    fixed = {name: getattr(training, name) for name in ("clip_norm", "validate_every", "warmup_steps")}
+    options = {name: params[name] for name in OPTIONS if name in params}
+    searched = {name: value for name, value in params.items() if name != "loss" and name not in options}
+    return Recipe(params["loss"], {**searched, **fixed}, options)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A block in which optuna says neither what it does nor that parts of it are new."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+def _opened(path: Path, name: str, startup: int) -> optuna.Study:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=BLIND)
+    with _quiet():
+        try:
+            storage = JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path), grace_period=3)))
+            return optuna.create_study(
+                storage=storage, study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
+            )
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise InvalidValueError(f"{path} is damaged ({error}): remove it, and the search begins anew") from None
+
+
+def _spent(study: optuna.Study, config: TuneConfig) -> bool:
+    tried = attempts(study)
+    return config.seconds is not None and bool(tried) and sum(map(_seconds, tried)) >= config.seconds
+
+
+def _seconds(trial: FrozenTrial) -> float:
+    return trial.duration.total_seconds() if trial.duration else 0.0
+
+
+def _news(model: str, study: optuna.Study, config: TuneConfig, how: str) -> Said:
+    tried = attempts(study)
+    last = tried[-1]
+    result = f"tau {last.value:.3f}" if last.state == TrialState.COMPLETE else "given up"
+    values = (f"{name} {_shown(value)}" for name, value in last.params.items())
+    line = f"{len(tried)}/{config.trials} {model}{how}: {result}, best {study.best_value:.3f}, {', '.join(values)}"
+    return Said(model, len(tried), config.trials, line)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
+    """Tables of recipes and budget, ``search.png``, and all attempts as numbers."""
+    results = {
+        "models": {
+            one.model: {
+                "recipe": asdict(one.recipe),
+                "chosen": _number(one),
+                "confirmed": {
+                    how: {name: asdict(mean) for name, mean in _confirmed(runs).items()}
+                    for how, runs in one.runs.items()
+                },
+                "tried": [_stated(trial) for trial in attempts(one.study)],
+            }
+            for one in tuned
+        },
+        **record_of([run for one in tuned for runs in one.runs.values() for run in runs]),
+    }
+    tables = [_recipes(tuned), _confirmation(tuned), _budget(tuned, config)]
+    return Report(tables, results, {"search.png": draw_search(tuned)})
+
+
+def _stated(trial: FrozenTrial) -> dict[str, Any]:
+    """A recipe that was tried as JSON has it; without a score, it was given up."""
+    return {
+        "params": trial.params,
+        "score": trial.value if trial.state == TrialState.COMPLETE else None,
+        "curve": list(trial.intermediate_values.items()),
+        "seconds": _seconds(trial),
+    }
+
+
+def _number(tuned: Tuned) -> int:
+    """That of the recipe that was chosen, from 1."""
+    return [trial.number for trial in attempts(tuned.study)].index(tuned.study.best_trial.number) + 1
+
+
+def _ended(study: optuna.Study) -> dict[int, float]:
+    """Number, from 1, and score of every recipe that was tried to the end."""
+    tried = enumerate(attempts(study), start=1)
+    return {i: trial.value for i, trial in tried if trial.state == TrialState.COMPLETE and trial.value is not None}
+
+
+def _confirmed(runs: Sequence[Run]) -> dict[str, Mean]:
+    """Zoo -> the score over seeds; ``mean``: that of the mean over zoos."""
+    scores: dict[str, list[float]] = {}
+    for run in runs:
+        validations = (epoch["metrics"] for epoch in run.history if epoch["metrics"])
+        scores.setdefault(run.settings.subject, []).append(crossed(validations))
+    return {name: Mean.of(taus) for name, taus in scores.items()} | {
+        "mean": Mean.of(map(statistics.fmean, zip(*scores.values(), strict=True)))
+    }
+
+
+def _recipes(tuned: Sequence[Tuned]) -> Table:
+    names = dict.fromkeys(name for one in tuned for name in one.study.best_params)
+    lines = [
+        (model_class(one.model).label, how, *(_shown(params.get(name, "-")) for name in names))
+        for one in tuned
+        for how, params in (("tried first", attempts(one.study)[0].params), ("chosen", one.study.best_params))
+    ]
+    return Table(
+        "Recipes",
+        ("model", "recipe", *(name.replace("_", " ") for name in names)),
+        tuple(lines),
+        text_columns=2,
+        names=(0, 1),
+        notes=("tried first: how the model is trained without a recipe, brought into what is searched.",),
+    )
+
+
+def _confirmation(tuned: Sequence[Tuned]) -> Table:
+    lines = []
+    for one in tuned:
+        inner = (attempts(one.study)[0].value, one.study.best_value)
+        for score, (how, runs) in zip(inner, one.runs.items(), strict=True):
+            taus = [mean.show() for mean in _confirmed(runs).values()]
+            seeds = str(len({run.settings.seed for run in runs}))
+            lines.append((model_class(one.model).label, how, f"{score:.3f}", *taus, seeds))
+    zoos = [name for name in _confirmed(tuned[0].runs["tuned"]) if name != "mean"]
+    return Table(
+        "Kendall's tau of what was chosen",
+        ("model", "training", "tau in the search", *(f"tau {name}" for name in zoos), "tau mean", "seeds"),
+        tuple(lines),
+        text_columns=2,
+        names=(0, 1),
+        notes=(
+            "tau in the search: on parts of the training networks, mean over zoos and cuts; it chose the recipe, which "
+            "flatters the chosen one. Others: on the validation networks, which chose nothing but epochs. Tau of one "
+            "half of the networks at the epoch that the other half selects, and the other way round. No test network "
+            f"was read. {over([int(lines[0][-1])]).capitalize()}.",
+        ),
+    )
+
+
+def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
+    lines = []
+    for one in tuned:
+        tried, ended = attempts(one.study), len(_ended(one.study))
+        numbers = (len(tried), ended, len(tried) - ended, _number(one), round(sum(map(_seconds, tried))))
+        lines.append((model_class(one.model).label, *map(str, numbers)))
+    return Table(
+        "What the search took",
+        ("model", "recipes tried", "to the end", "given up", "chosen", "seconds"),
+        tuple(lines),
+        notes=(
+            f"A recipe is judged on {config.cuts} of {config.folds} folds of every zoo, {config.epochs[0]} to "
+            f"{config.epochs[1]} epochs each; it is given up where it is behind the median. chosen: its number. "
+            "seconds: for all recipes.",
+        ),
+    )
+
+
+def draw_search(tuned: Sequence[Tuned]) -> Figure:
+    """For every model the score of every recipe in the order of the search."""
+    figure, axes = panels(len(tuned), 1, (6.0, 2.9 * len(tuned) + 0.3))
+    for ax, one in zip(axes, tuned, strict=True):
+        numbers, taus = zip(*_ended(one.study).items(), strict=True)
+        tried = enumerate(attempts(one.study), start=1)
+        lost = [(i, trial.intermediate_values[trial.last_step or 0]) for i, trial in tried if i not in numbers]
+        ax.step(numbers, list(accumulate(taus, max)), where="post", color=PALETTE[3], label="best so far")
+        ax.plot(numbers, taus, "o", color=PALETTE[3], markersize=4, label="to the end")
+        if lost:
+            ax.plot(*zip(*lost, strict=True), "x", color=PALETTE[7], markersize=5, label="given up: best epoch's tau")
+        ax.axhline(taus[0], color=PALETTE[4], linewidth=0.9, linestyle=":", label="without a recipe")
+        low = min(taus)
+        ax.set_ylim(bottom=low - 0.2 * (max(taus) - low) - 0.005)  # what was given up early may lie far below
+        ax.set(xlabel="recipe", ylabel="tau in the search")
+        ax.set_title(model_class(one.model).label, fontsize=10)
+        ax.legend(fontsize=7, frameon=False)
+    return figure
+
+
+STUDY = Study(
+    tune,
+    lambda tuned, config, store: tune_report(tuned, config),
+    lambda config: require_task(config.models, "generalization", "ablation"),
+)
