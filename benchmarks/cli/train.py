@@ -96,7 +96,9 @@ def _train(
         definition = read_architecture(None, net=net, input_shape=shape, net_args=net_args)
         with Bar(console=console, transient=True) as bar:
             reading = bar.add_task(f"reading {folder}", total=None)
-            own = read_own(asked, definition, lambda done, total: bar.update(reading, completed=done, total=total))
+            own = read_own(
+                asked, lambda _: definition, lambda done, total: bar.update(reading, completed=done, total=total)
+            )
         if not config.models:
             models, said = models_for(own.corpus.train[0].info)
             config, own = replace(config, models=models), replace(own, notes=(*own.notes, *said))

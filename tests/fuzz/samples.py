@@ -122,12 +122,15 @@ def build():
 """
 
 
+NAMES = ("a.safetensors", *(f"{name}.pt" for name in "bcdefghijkl"))
+
+
 def _checkpoints(folder: Path) -> str:
     """Networks in both kinds of files; where the function is that makes them."""
     folder.mkdir(parents=True)
-    for name in ("a.pt", "c.pt"):
+    for name in NAMES[1:]:
         torch.save(_network().state_dict(), folder / name)
-    save_file(_network().state_dict(), folder / "b.safetensors")
+    save_file(_network().state_dict(), folder / NAMES[0])
     net = folder.with_name(f"{folder.name}.py")
     net.write_text(NET, encoding="utf-8")
     return f"{net}:build"
@@ -135,16 +138,18 @@ def _checkpoints(folder: Path) -> str:
 
 def checkpoints_csv(folder: Path) -> Sample:
     net = _checkpoints(folder)
-    lines = "checkpoint,accuracy\na.pt,0.1\nb.safetensors,0.2\nc.pt,0.3\n"
-    (folder / "targets.csv").write_text(lines, encoding="utf-8")
+    lines = [f"{name},0.{n:02}\n" for n, name in enumerate(NAMES)]
+    (folder / "targets.csv").write_text(f"checkpoint,accuracy\n{''.join(lines)}", encoding="utf-8")
     return _folder(folder, functools.partial(load_corpus, net=net))
 
 
 def checkpoints_json(folder: Path) -> Sample:
     net = _checkpoints(folder)
-    names = zip(("a.pt", "b.safetensors", "c.pt"), ("train", "val", "test"), strict=True)
-    table = folder / "targets.json"
-    write_json(table, [{"checkpoint": c, "accuracy": 0.5, "split": s, "arguments": {}} for c, s in names])
+    table, sides = folder / "targets.json", ("train", "val", "test")
+    lines = [
+        {"checkpoint": name, "accuracy": n / 20, "split": sides[n % 3], "arguments": {}} for n, name in enumerate(NAMES)
+    ]
+    write_json(table, lines)
     return Sample(folder, (table,), functools.partial(load_corpus, net=net))
 
 

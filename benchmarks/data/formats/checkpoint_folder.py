@@ -1,55 +1,36 @@
-"""A folder of checkpoints and a table of targets: the format for networks of anybody's, of any architecture."""
+"""The format of a folder of checkpoints with a table of accuracies: networks of anybody's, of any architecture."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, read_definition
-from nfn_monomial.adapters.files import damaged, listed, shown
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, Parts
-from nfn_monomial.benchmarks.reading import number
-from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.predictors.models import MixedInfo
-from nfn_monomial.tools.reading import parse_json
+from nfn_monomial.adapters.files import damaged
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts, accuracies
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import counter, info_of, read_defined, read_stacked, require_folder, silent
-from .result_tables import columns_of, read_table
+from .checkpoints import require_folder, silent
+from .own_checkpoints import FORM, Asked, read_own
+from .result_tables import read_table, text_of
+from .sides import SIDES
 
 __all__ = ["CheckpointFolder"]
 
 TABLES = ("targets.csv", "targets.json")
-COLUMNS = ("checkpoint", "accuracy", "split", "arguments")
-SPLITS = ("train", "val", "test")
-SHARES = (0.15, 0.15)  # of the networks for validation and for testing, where the table does not say
-FORM = "columns checkpoint and accuracy and, if you like, split and arguments"
-
-
-class _Line(NamedTuple):
-    """One network; ``arguments`` of what builds it, as JSON."""
-
-    file: Path
-    accuracy: float
-    split: str
-    arguments: str
 
 
 @register_format("checkpoints")
 class CheckpointFolder(Format):
     """Checkpoints at any places in a folder, and beside them ``targets.csv`` or ``targets.json``.
 
-    The table has a line for each network: ``checkpoint``, the path of a ``.safetensors`` file or of a state dict that
-    ``torch.save`` wrote, from the folder on; ``accuracy``, a share in [0, 1]; ``split``, which is ``train``, ``val`` or
-    ``test``, for all networks or for none; and ``arguments``, a dict (in CSV as JSON) by which ``net`` is called, where
-    architectures vary. JSON is a list of objects.
+    It is read as `train` reads its table (`read_own`), but that every line has to be usable, so that models are
+    compared on all networks. Columns have these names: ``checkpoint`` names the file; ``accuracy`` is a share in
+    [0, 1], or percent with the sign; ``split``, if any line has one, says ``train``, ``val`` or ``test``; and
+    ``arguments``, a dict (in CSV as JSON), is what ``net`` is called by, where architectures vary.
     """
 
     kind = "generalization"
@@ -66,6 +47,10 @@ class CheckpointFolder(Format):
         net: str | None = None,
         input_shape: tuple[int, ...] | None = None,
         key: str | None = None,
+        column: str = "accuracy",
+        names: str | None = None,
+        split: str | None = None,
+        group: tuple[str, ...] = (),
         seed: int = 0,
         limit: int | None = None,
         on_progress: OnProgress = silent,
@@ -80,12 +65,17 @@ class CheckpointFolder(Format):
                 too**, so it is read from the place that is named here and never from beside the weights.
             input_shape: of one input of such a module, as ``3,32,32``, if it states no example inputs.
             key: of the state dict in files that hold more than that.
-            seed: of the split, 70, 15 and 15 percent, where the table has none.
+            column: of accuracies.
+            names: the column that names the files, or a text with columns in braces; by default ``checkpoint``, and
+                without such a column found out.
+            split: the column of sides; by default ``split``, and without such a column they are drawn.
+            group: columns, whose equal cells stay on one side.
+            seed: of the draw, 15 percent for validation and for testing.
             limit: take that many training networks.
             on_progress: called while files are read.
 
         Raises:
-            CorpusError: naming the line of the table, the file or ``net``, if one cannot be used or they do not fit.
+            CorpusError: naming the table, the file or ``net``, if one cannot be used or they do not fit.
         """
         folder = require_folder(path)
         if net is None:
@@ -93,107 +83,43 @@ class CheckpointFolder(Format):
                 f"{folder}: say what these networks are: net (--data-option net=module.py:Class, "
                 "net=package.module:Class, or net=PATH.pt2)"
             )
-        table = _table(folder)
-        lines = _split(table, folder, seed)
-        defined = {text: _defined(net, input_shape, text) for text in sorted({line.arguments for line in lines})}
-        places: list[tuple[str, Definition, list[_Line]]] = []
-        for part in SPLITS:
-            own = list(islice((line for line in lines if line.split == part), limit if part == "train" else None))
-            for text, definition in defined.items():
-                if found := [line for line in own if line.arguments == text]:
-                    places.append((part, definition, found))
-        like: dict[int, Path] = {}
-        step = counter(sum(len(found) for *_, found in places), on_progress)
-        infos = {id(d): info_of(d) for _, d, _ in places}
-        parts: dict[str, Parts] = dict.fromkeys(SPLITS, ())
-        for part, definition, found in places:
-            files, first = [line.file for line in found], like.setdefault(id(definition), found[0].file)
-            tensors = read_stacked(files, partial(read_defined, definition, key), first, step)
-            networks = Networks(tensors, torch.tensor([line.accuracy for line in found]))
-            parts[part] += (Part(networks, infos[id(definition)]),)
-        architectures = tuple(infos.values())
-        mixed = len(architectures) > 1
-        name = "mixed" if mixed else architectures[0].activation
-        source = {
-            "format": "checkpoints", "path": str(folder), "net": net, "architectures": len(architectures),
-            "split": "as the table says" if _stated(table) else f"70/15/15 percent of networks, seed {seed}",
-            **{part: sum(map(len, found)) for part, found in parts.items()},
-        }  # fmt: skip
-        return {
-            name: Corpus(name, **parts, info=MixedInfo(architectures) if mixed else architectures[0], source=source)
-        }
+        (table, *more) = [folder / name for name in TABLES if (folder / name).is_file()] or [folder / TABLES[0]]
+        if more:
+            raise CorpusError(f"{table} and {more[0].name} are both there: delete one")
+        with damaged(table, f"expected {FORM}", CorpusError):
+            filled = {name for line in read_table(table, FORM) for name, cell in line.cells.items() if text_of(cell)}
+
+        def usual(name: str) -> str | None:
+            return name if name in filled else None
+
+        asked = Asked(
+            folder, table, column, names or usual("checkpoint"), "regression", split or usual("split"), group, key,
+            seed, usual("arguments"), limit, complete=True,
+        )  # fmt: skip
+        read = read_own(asked, lambda arguments: _definition(net, input_shape, arguments), on_progress)
+        whole = 100 if read.unit else 1
+        train, val, test = (_shares(getattr(read.corpus, side), whole) for side in SIDES)
+        for side, parts in zip(SIDES, (train, val, test), strict=True):
+            for file, share in zip(read.paths[side], accuracies(parts).tolist(), strict=True):
+                if not 0 <= share <= 1:
+                    raise CorpusError(
+                        f"{table}: {column} of {file} is {whole * share:g}, expected a share in [0, 1], or percent "
+                        "with the sign"
+                    )
+        source = {"format": "checkpoints", "net": net, **read.corpus.source}
+        return {read.corpus.activation: replace(read.corpus, train=train, val=val, test=test, source=source)}
 
 
-def _table(folder: Path) -> list[_Line]:
-    """The networks as the table has them; ``split`` may be empty."""
-    (path, *more) = [folder / name for name in TABLES if (folder / name).is_file()] or [folder / TABLES[0]]
-    if more:
-        raise CorpusError(f"{path} and {more[0].name} are both there: delete one")
-    lines, seen = [], set[Path]()
-    with damaged(path, f"expected {FORM}", CorpusError):
-        table = read_table(path, FORM)
-        if unknown := [name for name in columns_of(table) if name not in COLUMNS]:
-            raise CorpusError(f"{path} has columns {listed(unknown)}, expected {FORM}")
-        for place, cells in table:
-            where = f"{path}, {place}"
-            if missing := [name for name in COLUMNS[:2] if cells.get(name) in (None, "")]:
-                raise CorpusError(f"{where} has no {' and no '.join(missing)}, expected {FORM}")
-            inner = Path(str(cells["checkpoint"]))
-            file = folder / inner
-            if inner.is_absolute() or ".." in inner.parts or not file.is_file():
-                raise CorpusError(f"{where}: checkpoint {shown(str(inner))} is no file in {folder}")
-            if file in seen:
-                raise CorpusError(f"{where}: checkpoint {shown(str(inner))} occurs twice")
-            seen.add(file)
-            split = cells.get("split") or ""
-            if split not in ("", *SPLITS):
-                raise CorpusError(f"{where}: split is {shown(split)}, expected {', '.join(SPLITS)}")
-            lines.append(
-                _Line(file, _share(cells["accuracy"], where), split, _arguments(cells.get("arguments"), where))
-            )
-    return lines
+def _shares(parts: Parts, whole: float) -> Parts:
+    return tuple(
+        replace(p, networks=Networks(p.networks.tensors, (p.networks.accuracy / whole).float())) for p in parts
+    )
 
 
-def _share(value: Any, where: str) -> float:
+def _definition(net: str, input_shape: tuple[int, ...] | None, arguments: Mapping[str, Any]) -> Definition:
     try:
-        found = number(value, "accuracy")
-    except InvalidValueError:
-        found = math.nan
-    if not 0 <= found <= 1:
-        raise CorpusError(f"{where}: accuracy is {shown(value)}, expected a share in [0, 1]")
-    return found
-
-
-def _arguments(value: Any, where: str) -> str:
-    """The arguments as JSON, the same text for the same ones."""
-    found = parse_json(value) if isinstance(value, str) and value else value or {}
-    if not isinstance(found, dict):
-        raise CorpusError(f"{where}: arguments are {shown(value)}, expected an object, as {{}}")
-    return json.dumps(found, sort_keys=True)
-
-
-def _stated(lines: Sequence[_Line]) -> bool:
-    return any(line.split for line in lines)
-
-
-def _split(lines: list[_Line], folder: Path, seed: int) -> list[_Line]:
-    """The same with a split for each: as they state it, or 70, 15 and 15 percent at random."""
-    if _stated(lines):
-        if without := [line.file for line in lines if not line.split]:
-            raise CorpusError(f"{without[0]} has no split, but others have: give one for all networks, or for none")
-    elif len(lines) >= len(SPLITS):
-        order = torch.randperm(len(lines), generator=torch.Generator().manual_seed(seed)).tolist()
-        val, test = (max(1, round(share * len(lines))) for share in SHARES)
-        names = ["val"] * val + ["test"] * test + ["train"] * (len(lines) - val - test)
-        lines = [lines[i]._replace(split=name) for i, name in sorted(zip(order, names, strict=True))]
-    if empty := [name for name in SPLITS if not any(line.split == name for line in lines)]:
-        raise CorpusError(f"{folder}: {len(lines)} networks, none of them for {' and '.join(empty)}")
-    return lines
-
-
-def _defined(net: str, input_shape: Sequence[int] | None, arguments: str) -> Definition:
-    given: dict[str, Any] = json.loads(arguments)
-    try:
-        return read_definition(net, input_shape, arguments=given)
+        return read_definition(net, input_shape, arguments=arguments)
     except DefinitionError as error:
-        raise CorpusError(f"{error}" + f" (of networks with the arguments {arguments})" * bool(given)) from error
+        raise CorpusError(
+            f"{error}" + f" (of networks with the arguments {json.dumps(arguments)})" * bool(arguments)
+        ) from error

@@ -1,12 +1,15 @@
 """A folder of anybody's checkpoints and a table of results: which line means which file, and who is on which side.
 
 Nothing has to be arranged for it. Files lie flat or in folders, the table names them by a path or a name, and any of
-its columns may be asked for. What does not match is counted, not guessed.
+its columns may be asked for. What does not match is counted, not guessed. `train` reads its data so, and so does the
+format `checkpoints` of `nfn_monomial.benchmarks.data.formats.checkpoint_folder`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +22,13 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.adapters.definitions import Definition
-from nfn_monomial.adapters.files import listed, shown
+from nfn_monomial.adapters.files import FileError, damaged, listed, shown
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import ColumnTask
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.tools.checkpoints.files import INDEX, SAFE, TORCH, checkpoints_in
+from nfn_monomial.tools.predictors.models import MixedInfo
+from nfn_monomial.tools.reading import parse_json
 
 from .base import CorpusError, OnProgress
 from .checkpoints import checkpoint_at, counter, info_of, read_defined, require_folder, require_small, silent
@@ -51,6 +56,10 @@ class Asked:
         group: columns, whose equal cells stay on one side.
         key: of the state dict in files that hold several.
         seed: of the draw.
+        arguments: the column of what builds a network, objects (in CSV their JSON); none where all have one
+            architecture.
+        limit: take that many training networks, the first of the table.
+        complete: a line or file that cannot be used is an error, and not left out and counted.
     """
 
     folder: Path
@@ -62,6 +71,9 @@ class Asked:
     group: tuple[str, ...] = ()
     key: str | None = None
     seed: int = 0
+    arguments: str | None = None
+    limit: int | None = None
+    complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,7 @@ class OwnCheckpoints:
     """Networks, what is asked of them, and what was found out on the way.
 
     Attributes:
-        corpus: of one architecture; its targets are float64, or the numbers of classes.
+        corpus: its targets are float64, or the numbers of classes; its name is that of the architecture, or ``mixed``.
         asked: what for.
         task: which it is.
         classes: the texts of a column of classes, sorted; none of numbers.
@@ -93,12 +105,15 @@ class _Rows:
 
     table: Path
     lines: list[Line]
+    complete: bool = False
     files: list[Path] = field(default_factory=list)
     lost: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def keep(self, kept: Sequence[object], why: str, examples: Callable[[int], str]) -> None:
-        """Keep those lines that have something; the others are counted."""
+        """Keep those lines that have something; the others are counted, or an error where all have to be used."""
         self.lost[why] += [examples(i) for i, one in enumerate(kept) if one is None]
+        if self.complete and self.lost[why]:
+            raise CorpusError(f"{self.table}: {'; '.join(self.notes())}")
         rows = [i for i, one in enumerate(kept) if one is not None]
         self.lines = [self.lines[i] for i in rows]
         self.files = [self.files[i] for i in rows] if self.files else []
@@ -113,32 +128,39 @@ class _Rows:
             raise CorpusError(f"{self.table}: {len(self.lines)} {what}, at least {count} are needed. Left out: {told}")
 
 
-def read_own(asked: Asked, definition: Definition, on_progress: OnProgress = silent) -> OwnCheckpoints:
+def read_own(
+    asked: Asked, architecture: Callable[[Mapping[str, Any]], Definition], on_progress: OnProgress = silent
+) -> OwnCheckpoints:
     """Read the table and all networks that it names, and decide on which side each of them is.
 
     Args:
         asked: see `Asked`.
-        definition: the networks' architecture.
+        architecture: that of networks by the arguments of what builds them, none without a column of arguments.
         on_progress: called while files are read.
 
     Raises:
         FileNotFoundError: if there is no such table.
         CorpusError: naming the table, what was found and the way out, if it has no such column, fewer than ten networks
-            are left, they cannot be told apart by the column, or no sides can be drawn.
+            are left, they cannot be told apart by the column, no sides can be drawn, or a line cannot be used and all
+            have to be.
     """
     folder, table = require_folder(asked.folder), asked.targets
-    rows = _Rows(table, read_table(table, FORM))
+    rows = _Rows(table, read_table(table, FORM), asked.complete)
     columns = columns_of(rows.lines)
-    for name in (asked.column, *([asked.split] if asked.split else ()), *asked.group):
+    for name in (asked.column, *(name for name in (asked.split, asked.arguments) if name), *asked.group):
         _require(name, columns, table)
     files = _Files(folder, table.parent)
     how = _match(rows, files, columns, asked)
     unnamed = sorted(set(files.all) - set(rows.files))
     rows.require(FEWEST, "lines name a checkpoint")
     task, why, unit, targets = _targets(rows, asked)
-    require_small(definition, len(rows.lines))
-    networks = _networks(rows, definition, asked.key, on_progress)
-    rows.require(FEWEST, f"checkpoints are of {definition.name}")
+    texts = [_arguments(line, asked) for line in rows.lines]
+    definitions = {text: architecture(json.loads(text)) for text in sorted(set(texts))}
+    for text, definition in definitions.items():
+        require_small(definition, texts.count(text))
+    name = "mixed" if len(definitions) > 1 else definitions[texts[0]].name
+    networks = _networks(rows, [definitions[text] for text in texts], asked.key, on_progress)
+    rows.require(FEWEST, f"checkpoints are of {', '.join(dict.fromkeys(d.name for d in definitions.values()))}")
     targets = [target for target, network in zip(targets, networks, strict=True) if network is not None]
     read = [network for network in networks if network is not None]
     if task == "classification":
@@ -158,24 +180,36 @@ def read_own(asked: Asked, definition: Definition, on_progress: OnProgress = sil
     values = torch.tensor(
         [classes.index(t) for t in targets] if classes else targets, dtype=None if classes else torch.float64
     )
-    info, parts = info_of(definition, checkpoint_at(rows.files[0], asked.key)), {}
-    for side in SIDES:
-        index = [i for i, own in enumerate(sides) if own == side]
-        tensors = {name: torch.stack([read[i].pop(name) for i in index]) for name in definition.space.parameters}
-        parts[side] = (Part(Networks(tensors, values[index]), info),)
-    counts = {side: sides.count(side) for side in SIDES}
+    places = {side: [i for i, own in enumerate(sides) if own == side] for side in SIDES}
+    places["train"] = places["train"][: asked.limit]
+    texts = [_arguments(line, asked) for line in rows.lines]
+    places = {side: sorted(index, key=texts.__getitem__) for side, index in places.items()}  # as they stand in parts
+    infos = {
+        text: info_of(definition, checkpoint_at(rows.files[texts.index(text)], asked.key))
+        for text, definition in definitions.items()
+        if text in texts
+    }
+    parts: dict[str, tuple[Part, ...]] = dict.fromkeys(SIDES, ())
+    for side, text in itertools.product(SIDES, infos):
+        if index := [i for i in places[side] if texts[i] == text]:
+            names = definitions[text].space.parameters
+            tensors = {name: torch.stack([read[i].pop(name) for i in index]) for name in names}
+            parts[side] += (Part(Networks(tensors, values[index]), infos[text]),)
+    known = tuple({id(part.info): part.info for side in SIDES for part in parts[side]}.values())
+    counts = {side: len(index) for side, index in places.items()}
     source = {
-        "path": str(folder), "targets": str(table), "column": asked.column, "task": task, "split": said, **counts
+        "path": str(folder), "targets": str(table), "column": asked.column, "task": task, "split": said, **counts,
+        "architectures": len(known), "notes": rows.notes(),
     }  # fmt: skip
     notes = [
-        f"{len(rows.files)} networks of {definition.name}, {how}",
+        f"{len(rows.files)} networks of {name}, {how}",
         f"{task} of {asked.column}: {why}",
         f"{', '.join(f'{count} {side}' for side, count in counts.items())}: {said}",
         *rows.notes(),
         *[f"{len(unnamed)} files have no line, as {listed(map(str, unnamed), 3)}"] * bool(unnamed),
     ]
-    corpus = Corpus(definition.name, **parts, info=info, source=source)
-    paths = {side: tuple(f for f, own in zip(rows.files, sides, strict=True) if own == side) for side in SIDES}
+    corpus = Corpus(name, **parts, info=MixedInfo(known) if len(known) > 1 else known[0], source=source)
+    paths = {side: tuple(rows.files[part] for part in index) for side, index in places.items()}
     return OwnCheckpoints(corpus, asked, task, classes, unit, paths, tuple(notes))
 
 
@@ -192,7 +226,10 @@ class _Files:
 
     def __init__(self, folder: Path, beside: Path) -> None:
         self.folder, self.bases = folder.resolve(), (folder, beside, folder.parent, Path())
-        self.all = checkpoints_in(folder)
+        try:
+            self.all = checkpoints_in(folder)
+        except FileError:  # there are none by their suffixes
+            self.all = []
         self._paths: dict[str, set[Path]] = defaultdict(set)
         self._ends: dict[str, set[Path]] = defaultdict(set)
         for file in self.all:
@@ -204,10 +241,19 @@ class _Files:
                         self._ends["/".join(parts[start:])].add(file)
 
     def called(self, name: str) -> set[Path]:
-        """Those that a cell may mean: by a path, from the folder, the table or here, or else by the end of a path."""
+        """Those that a cell may mean: by a path, from the folder, the table or here, or else by the end of a path.
+
+        A file without a suffix is a checkpoint if its path from the folder on is called.
+        """
         name = name.replace("\\", "/").rstrip("/").removeprefix("./")
         if not name:
             return set()
+        if name in self._paths:
+            return self._paths[name]
+        with suppress(ValueError, OSError):
+            file = self.folder / name
+            if not file.suffix and file.is_file() and file.resolve().relative_to(self.folder):
+                return {file}
         for text in (name, _stem(name)):
             for base in self.bases:
                 with suppress(ValueError, OSError):
@@ -253,7 +299,8 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], asked: Asked) -> 
             )
         raise CorpusError(
             f"no line of {rows.table} names one checkpoint in {files.folder}: {told}; say "
-            "which column does by --names COLUMN, or how columns do, as --names 'run-{run}/epoch={epoch}.ckpt'"
+            "which column does by --names COLUMN (--data-option names=COLUMN), or how columns do, as --names "
+            "'run-{run}/epoch={epoch}.ckpt'"
         )
     for other in (c for c in ways if c not in others and fitting(c) == fitting(way)):
         for line, *names in zip(rows.lines, calls[way], calls[other], strict=True):
@@ -261,7 +308,7 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], asked: Asked) -> 
             if len(one) == len(two) == 1 and one != two:
                 raise CorpusError(
                     f"{rows.table}: the columns {way} and {other} name other files, in {line.place} {next(iter(one))} "
-                    f"and {next(iter(two))}: say which one is meant by --names COLUMN"
+                    f"and {next(iter(two))}: say which one is meant by --names COLUMN (--data-option names=COLUMN)"
                 )
     names = calls[way]
     rows.keep([None if len(known[n]) > 1 else n for n in names], "lines may mean several files", names.__getitem__)
@@ -324,14 +371,26 @@ def _targets(rows: _Rows, asked: Asked) -> tuple[ColumnTask, str, str, list[Any]
     return task, why, next(iter(units), ""), [target for target in targets if target is not None]
 
 
+def _arguments(line: Line, asked: Asked) -> str:
+    """What builds a network, as JSON, the same text for the same arguments."""
+    cell = line.cells.get(asked.arguments) if asked.arguments else None
+    with damaged(asked.targets, "expected an object, as {}", CorpusError):
+        arguments = parse_json(cell) if isinstance(cell, str) and cell.strip() else cell or {}
+    if not isinstance(arguments, dict):
+        raise CorpusError(
+            f"{asked.targets}, {line.place}: {asked.arguments} are {shown(cell)}, expected an object, as {{}}"
+        )
+    return json.dumps(arguments, sort_keys=True)
+
+
 def _networks(
-    rows: _Rows, definition: Definition, key: str | None, on_progress: OnProgress
+    rows: _Rows, definitions: Sequence[Definition], key: str | None, on_progress: OnProgress
 ) -> list[dict[str, Tensor] | None]:
     """The networks in the files, None for those that cannot be used, which are left out."""
     step = counter(len(rows.files), on_progress)
     found: list[dict[str, Tensor] | None] = []
     reasons: list[str] = []
-    for file in rows.files:
+    for file, definition in zip(rows.files, definitions, strict=True):
         try:
             found.append(read_defined(definition, key, file))
         except MonomialError as error:

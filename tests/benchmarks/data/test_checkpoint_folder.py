@@ -18,9 +18,11 @@ from published_writers import (
 )
 from torch import nn
 
+from nfn_monomial.adapters.definitions import read_definition
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.networks import fingerprint
+from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, read_own
+from nfn_monomial.benchmarks.data.networks import accuracies, fingerprint
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 SOURCE = """
@@ -59,12 +61,12 @@ def written(folder: Path, networks: list[nn.Module], lines: list[dict[str, Any]]
 
 
 def test_both_tables_and_both_kinds_of_files_say_the_same(tmp_path: Path, net: str) -> None:
-    splits = [{"split": name} for name in ("train", "val", "test", "train", "test")]
+    splits = [{"split": name} for name in ("train", "val", "test", "train", "test", "val") * 2]
     made = [network() for _ in splits]
     folder = written(tmp_path / "runs", made, splits)
     (corpus,) = load_generalization(folder, net=net).values()
     found = [[round(100 * a) for p in own for a in p.networks.accuracy.tolist()] for own in (corpus.train, corpus.test)]
-    assert found == [[0, 3], [2, 4]]
+    assert found == [[0, 3, 6, 9], [2, 4, 8, 10]]
     check_functions(corpus, made, torch.randn(3, 2))
     before = fingerprint(corpus)
     lines = json.loads((folder / "targets.json").read_text())
@@ -73,54 +75,89 @@ def test_both_tables_and_both_kinds_of_files_say_the_same(tmp_path: Path, net: s
     (folder / "targets.csv").write_text("accuracy,checkpoint,split,arguments\n" + "".join(rows), encoding="utf-8")
     (again,) = load_generalization(folder, net=net).values()
     assert fingerprint(again) == before
+    percent = [f"{100 * line['accuracy']:.1f}%,{line['checkpoint']},{line['split']},\n" for line in lines]
+    (folder / "targets.csv").write_text("score,checkpoint,side,arguments\n" + "".join(percent), encoding="utf-8")
+    (again,) = load_generalization(folder, net=net, column="score", split="side").values()
+    assert fingerprint(again) == before
 
 
 def test_without_splits_they_are_drawn(tmp_path: Path, net: str) -> None:
-    folder = written(tmp_path / "runs", [network() for _ in range(10)])
+    folder = written(tmp_path / "runs", [network() for _ in range(20)])
+    (whole,) = load_generalization(folder, [f"net={net}", "seed=2"]).values()
     (corpus,) = load_generalization(folder, [f"net={net}", "limit=3", "seed=2"]).values()
-    assert (corpus.source["train"], corpus.source["val"], corpus.source["test"]) == (3, 2, 2)
-    assert corpus.source["split"] == "70/15/15 percent of networks, seed 2"
+    assert (corpus.source["train"], corpus.source["val"], corpus.source["test"]) == (3, 3, 3)
+    assert corpus.source["split"].startswith("drawn with seed 2")
+    assert accuracies(corpus.train).tolist() == accuracies(whole.train).tolist()[:3]
+    assert accuracies(corpus.test).tolist() == accuracies(whole.test).tolist()
+
+
+def test_both_uses_read_the_same(tmp_path: Path, net: str) -> None:
+    """The format, and what `train` learns from, of one table; a file that cannot be used is an error, or counted."""
+    folder = written(tmp_path / "runs", [network() for _ in range(20)])
+    (corpus,) = load_generalization(folder, net=net, seed=1).values()
+    asked = Asked(folder, folder / "targets.json", "accuracy", seed=1)
+    own = read_own(asked, lambda arguments: read_definition(net))
+    pairs = ((corpus.train, own.corpus.train), (corpus.val, own.corpus.val), (corpus.test, own.corpus.test))
+    for parts, others in pairs:
+        assert accuracies(parts).tolist() == pytest.approx(accuracies(others).tolist())
+    torch.save(network(4).state_dict(), folder / "2.pt")
+    with pytest.raises(CorpusError, match=r"targets\.json: 1 files cannot be used, as .*2\.pt"):
+        load_generalization(folder, net=net)
+    assert "1 files cannot be used, as " in "\n".join(read_own(asked, lambda arguments: read_definition(net)).notes)
 
 
 def test_arguments_make_a_mixed_set(tmp_path: Path, net: str) -> None:
     arguments = [{}, {"width": 5}, {"activation": "Tanh", "width": 4}] * 4
     made = [network(**own) for own in arguments]
     lines = [{"arguments": own, "split": ("train", "val", "test", "train")[n // 3]} for n, own in enumerate(arguments)]
-    corpus = load_generalization(written(tmp_path / "runs", made, lines), net=net)["mixed"]
+    folder = written(tmp_path / "runs", made, lines)
+    corpus = load_generalization(folder, net=net)["mixed"]
     assert corpus.mixed
     assert [len(own) for own in (corpus.train, corpus.val, corpus.test)] == [3, 3, 3]
     check_functions(corpus, made, torch.randn(3, 2))
+    asked = Asked(folder, folder / "targets.json", "accuracy", split="split", arguments="arguments")
+    own = read_own(asked, lambda arguments: read_definition(net, arguments=arguments))
+    for side, parts in (("train", own.corpus.train), ("test", own.corpus.test)):
+        numbers = [round(100 * a) for a in accuracies(parts).tolist()]
+        assert [path.parent.name if n % 2 else path.stem for n, path in zip(numbers, own.paths[side], strict=True)] == [
+            str(n) for n in numbers
+        ]
+
+
+def lines(**changed: Any) -> list[dict[str, Any]]:
+    """Of 12 networks, with other cells."""
+    return [{"checkpoint": f"{n}.pt" if n % 2 == 0 else f"runs/{n}/model.safetensors", "accuracy": n / 100}
+            | {name: cells[n] for name, cells in changed.items()} for n in range(12)]  # fmt: skip
 
 
 LINES: list[tuple[Any, str]] = [
-    ([{"checkpoint": "0.pt"}], r"targets\.json, entry 0 has no accuracy, expected columns checkpoint and accuracy"),
-    ([{"checkpoint": "0.pt", "accuracy": 95}], r"entry 0: accuracy is 95, expected a share in \[0, 1\]"),
-    ([{"checkpoint": "../net.py", "accuracy": 0.5}], r"checkpoint '\.\./net\.py' is no file in"),
-    ([{"checkpoint": "0.pt", "accuracy": 0.5}] * 2, r"entry 1: checkpoint '0\.pt' occurs twice"),
-    ([{"checkpoint": "0.pt", "accuracy": 0.5, "split": "dev"}], r"entry 0: split is 'dev', expected train, val, test"),
-    ([{"checkpoint": "0.pt", "accuracy": 0.5}], r"1 networks, none of them for train and val and test"),
+    ([{"checkpoint": "0.pt"}], r"targets\.json has no column 'accuracy': it has checkpoint"),
+    (lines(accuracy=[*range(11), 95]), r"targets\.json: accuracy of .*pt is \d+, expected a share in \[0, 1\]"),
+    (lines(checkpoint=["../net.py"] * 12), r"no line of .*targets\.json names one checkpoint"),
+    (lines(checkpoint=["0.pt"] * 12), r"entry 0 and entry 1 both name .*0\.pt: keep one of them"),
+    (lines(split=["leave"] * 12), r"entry 0: split is 'leave', expected train, val, test"),
+    (lines()[:1], r"1 lines name a checkpoint, at least 10 are needed"),
+    (lines(checkpoint=[*(f"{n}.pt" for n in range(0, 12, 2)), *["x.pt"] * 6]), r"6 lines have no file, as x\.pt"),
+    (lines(accuracy=[*range(11), "nan"]), r"1 lines have no accuracy that is finite, as entry 11"),
     (
-        [{"checkpoint": f"{n}.pt", "accuracy": 0.5, "arguments": {"depth": 3}} for n in (0, 2, 4)],
+        lines(arguments=[{"depth": 3}] * 12),
         r"unexpected keyword argument 'depth'.*\(of networks with the arguments \{\"depth\": 3\}\)",
     ),
-    (
-        [{"checkpoint": f"{n}.pt", "accuracy": 0.5} | ({"split": "train"} if n else {}) for n in (0, 2, 4)],
-        r"0\.pt has no split, but others have",
-    ),
+    (lines(arguments=[[3]] * 12), r"entry 0: arguments are \[3\], expected an object, as \{\}"),
+    (lines(split=["", *["train"] * 11]), r"entry 0: split is '', expected train, val, test"),
 ]
 
 
 @pytest.mark.parametrize(("content", "message"), LINES)
 def test_tables_that_cannot_be_used_are_named(tmp_path: Path, net: str, content: Any, message: str) -> None:
-    folder = written(tmp_path / "runs", [network() for _ in range(5)])
-    text = content if isinstance(content, str) else json.dumps(content)
-    (folder / "targets.json").write_text(text, encoding="utf-8")
+    folder = written(tmp_path / "runs", [network() for _ in range(12)])
+    (folder / "targets.json").write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(CorpusError, match=message):
         load_generalization(folder, net=net)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, net: str) -> None:
-    folder = written(tmp_path / "runs", [network() for _ in range(5)])
+    folder = written(tmp_path / "runs", [network() for _ in range(10)])
     with pytest.raises(CorpusError, match=r"say what these networks are: net \(--data-option net=module\.py:Class"):
         load_generalization(folder)
     torch.save(network(4).state_dict(), folder / "2.pt")
@@ -169,7 +206,7 @@ def test_the_wild_park(tmp_path: Path) -> None:
 
 def test_model_zoos(tmp_path: Path) -> None:
     config = {"model::nlin": "tanh", "model::dropout": 0.3}
-    made = write_model_zoo(tmp_path / "zoo", 6, config=config, dropout=True)
+    made = write_model_zoo(tmp_path / "zoo", 12, config=config, dropout=True)
     with (tmp_path / "zoo" / "NN_tune_trainable_00002_2_seed=2" / "result.json").open("a") as file:
         file.write('{"training_iteration": 11, "test_')
     found, module = on_page(tmp_path, "ModelZoos", "zoo")
@@ -180,7 +217,7 @@ def test_model_zoos(tmp_path: Path) -> None:
 
 
 def test_hub(tmp_path: Path) -> None:
-    made = write_hub(tmp_path / "hub", [f"models--me--{n}/snapshots/abc" for n in range(6)])
+    made = write_hub(tmp_path / "hub", [f"models--me--{n}/snapshots/abc" for n in range(12)])
     found, _ = on_page(tmp_path, "Snapshots", "hub")
     found["write_hub_table"](tmp_path / "hub")
     (corpus,) = load_generalization(tmp_path / "hub", net="published_writers:HubNet", input_shape=(1, 6, 6)).values()

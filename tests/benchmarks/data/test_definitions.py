@@ -47,7 +47,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def write_snapshots(folder: Path, build: Callable[[], nn.Module], count: int = 4) -> list[nn.Module]:
+def write_snapshots(folder: Path, build: Callable[[], nn.Module], count: int = 12) -> list[nn.Module]:
     """Networks of a class, with random statistics, in a folder each; of tied tensors a file has one."""
     made, lines = [], ["checkpoint,accuracy"]
     for n in range(count):

@@ -42,9 +42,10 @@ def dws_mnist(folder: Path) -> None:
 
 
 def checkpoints(folder: Path) -> None:
-    for n in range(3):
+    for n in range(12):
         torch.save(nn.Linear(2, 2).state_dict(), folder / f"{n}.pt")
-    (folder / "targets.csv").write_text("checkpoint,accuracy\n0.pt,0.1\n1.pt,0.2\n2.pt,0.3\n", encoding="utf-8")
+    lines = [f"{n}.pt,0.{n:02}\n" for n in range(12)]
+    (folder / "targets.csv").write_text(f"checkpoint,accuracy\n{''.join(lines)}", encoding="utf-8")
 
 
 def linear() -> tuple[nn.Module, torch.Tensor]:
