@@ -1,89 +1,21 @@
-"""Wrong calls of every public name of the core: an error of ours, or an answer that means something.
+"""What is no error: dtypes under autocast, elements of a smaller group; and nothing holds on to a caller's tensors."""
 
-A new public name needs a `Call`: in `calls_of_layers` what is built on spaces, in `calls_of_spaces` all else.
-"""
-
-import copy
 import gc
 import weakref
 
-import calls_of_layers
-import calls_of_spaces
-import pytest
 import torch
-from calls_of_layers import TEMPLATE_NETS
-from calls_of_spaces import MATRIX, NET, NETS, PACKED, RELU, SINE, SINES
-from wrong_calls import faults, uncovered
 
-import nfn_monomial
-from nfn_monomial import (
-    EquivariantLinear,
-    GroupElement,
-    MonomialError,
-    MonomialMatrix,
-    ProbeFeatures,
-)
+from nfn_monomial import EquivariantLinear, GroupElement, WeightSpace
+from nfn_monomial.testing import random_networks
 
-CALLS = calls_of_spaces.CALLS | calls_of_layers.CALLS
-TAKES = calls_of_spaces.TAKES | calls_of_layers.TAKES
-MODULES = (
-    nfn_monomial,
-    nfn_monomial.alignment,
-    nfn_monomial.nn,
-    nfn_monomial.models,
-    nfn_monomial.canonical,
-    nfn_monomial.fibre,
-    nfn_monomial.read,
-    nfn_monomial.basis,
-    nfn_monomial.space,
-)
-
-
-# Records that are answers, and no arguments:
-RESULTS = (
-    "Alignment", "CommonFrame", "Comparison", "End", "FibreComparison", "Kinship", "LayerDistance", "Link",
-    "NodeKinship", "Piece", "SharedScale", "SharedTurn",
-)  # fmt: skip
-
-
-def test_wrong_calls_are_errors_of_ours_or_mean_something():
-    count, found = faults(CALLS, TAKES)
-    assert not found, "\n".join(found)
-    assert count > 10_000
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_every_public_name_is_called_wrongly(module):
-    assert set(uncovered(module, CALLS)) <= set(RESULTS)
-
-
-LINEAR = EquivariantLinear(RELU, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: MATRIX.act(torch.ones(2, 3, dtype=torch.int64), 1), "torch.int64 would be rounded; convert"),
-        (lambda: RELU.sample(sizes={"h2": 4}), "sizes= has h2; nodes of"),
-        (lambda: RELU.sample(2).act(SINE.pack(SINES)), "cannot act on features of another space"),
-        (lambda: ProbeFeatures(NET, 2)({n: x * torch.nan for n, x in TEMPLATE_NETS.items()}), "0.weight holds 12 NaN"),
-        (lambda: RELU.pack({**NETS, "bias.0": None}), "bias.0 must be a dense tensor, found None"),
-        (lambda: LINEAR(PACKED), "the networks are torch.float64, the parameters of the layer torch.float32"),
-        (
-            lambda: copy.deepcopy(LINEAR).to("meta")(PACKED.map(torch.Tensor.float)),
-            "the networks are on cpu, the parameters",
-        ),
-        (lambda: MonomialMatrix.random(6, "relu", blocks=4), "6 neurons do not lie evenly in 4 blocks"),
-    ],
-)
-def test_messages_name_what_and_why(call, message):
-    with pytest.raises(MonomialError, match=message):
-        call()
+RELU = WeightSpace.mlp([2, 3, 2], "relu")
+NETS = random_networks(RELU, 2, generator=torch.Generator().manual_seed(0))
+PACKED = RELU.pack(NETS)
 
 
 def test_autocast_sees_to_dtypes_itself():
     with torch.autocast("cpu", torch.bfloat16):
-        assert LINEAR(PACKED.map(torch.Tensor.bfloat16)).tensors[0].dtype is torch.bfloat16
+        assert EquivariantLinear(RELU, 1, 1)(PACKED.map(torch.Tensor.bfloat16)).tensors[0].dtype is torch.bfloat16
 
 
 def test_elements_of_a_smaller_group_act_on_features():
