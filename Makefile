@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # The packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
 WHEELS := build/wheels
-FUZZ ?= 600000
+FUZZ ?= 100000
 KILLS ?= 6
 TRAINING := tests/benchmarks/train tests/benchmarks/make tests/benchmarks/studies
 FETCH := --quiet --disable-pip-version-check --retries 1
@@ -24,7 +24,7 @@ help:
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
 	@echo "make slow   tests that take minutes: compiled layers and models, what memory is taken"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
-	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, a second call goes on"
+	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, others in every call"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
 	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make clean  remove the virtual environment and caches"
@@ -97,9 +97,9 @@ slow: $(INSTALLED)
 kill: $(INSTALLED)
 	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/pytest tests/kill -m kill -s -q
 
-# A second call goes on counting; the numbers are in build/fuzz.json.
+# Prints what came of the damages to every kind of file.
 fuzz: $(INSTALLED)
-	PYTHONPATH=tests/helpers:tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.longer $(FUZZ)
+	FUZZ=$(FUZZ) OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz -s -q
 
 test-matrix: $(INSTALLED)
 	for machine in "OMP_NUM_THREADS=2" "OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default" \
