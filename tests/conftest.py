@@ -41,7 +41,17 @@ class TorchRandom:
 register_random(TorchRandom)
 
 
+MODULES: set[str] = set()
+
+
+@pytest.fixture
+def modules_of_collection() -> set[str]:
+    """Names of the modules that were imported when all tests were collected."""
+    return MODULES
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    MODULES.update(sys.modules)
     if seed := os.environ.get("SHUFFLE"):
         random.Random(seed).shuffle(items)
 

@@ -4,10 +4,10 @@ import importlib
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
-from scripts import script
+from scripts import hook
 
 import nfn_monomial
 
@@ -17,8 +17,12 @@ PINNED = dict(line.split("==") for line in CONSTRAINTS if "==" in line)
 MODULES = ("space", "basis", "nn", "canonical", "read", "models", "alignment", "fibre", "errors", "testing")
 
 
+def read_yaml(path: Path) -> Any:
+    return pytest.importorskip("yaml").safe_load(path.read_text(encoding="utf-8"))
+
+
 def test_hooks_have_the_pinned_versions() -> None:
-    settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    settings = read_yaml(ROOT / ".pre-commit-config.yaml")
     required = [r for repo in settings["repos"] for hook in repo["hooks"] for r in hook["additional_dependencies"]]
     assert {r.split("==")[0] for r in required} == {"ruff", "mypy"}
     assert not [r for r in required if r.split("==")[1] != PINNED[r.split("==")[0]]]
@@ -31,7 +35,7 @@ def test_what_builds_the_pages_is_pinned() -> None:
 
 
 def test_the_citation_is_of_this_version() -> None:
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == nfn_monomial.__version__
+    assert read_yaml(ROOT / "CITATION.cff")["version"] == nfn_monomial.__version__
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -58,6 +62,10 @@ def test_rooms_of_the_core_have_pages() -> None:
     assert rooms - {"tools"} == set(MODULES) - {"errors", "testing"}
 
 
+def test_tests_are_collected_without_what_builds_the_pages(modules_of_collection: set[str]) -> None:
+    assert not {"mkdocs", "griffe"} & modules_of_collection
+
+
 @pytest.mark.parametrize(
     ("page", "written", "on_the_site"),
     [
@@ -74,12 +82,12 @@ def test_rooms_of_the_core_have_pages() -> None:
     ],
 )  # fmt: skip
 def test_links_on_the_site(page: str, written: str, on_the_site: str) -> None:
-    assert script("hooks").linked(written, page) == on_the_site
+    assert hook("hooks").linked(written, page) == on_the_site
 
 
 def test_examples_and_tables_of_docstrings_are_code() -> None:
     text = "First line.\n\n  >>> 1 + 1\n  2\n\nBetween.\n\n=== ===\na   b\n=== ==="
-    assert script("docstrings").fenced(text) == (
+    assert hook("docstrings").fenced(text) == (
         "First line.\n\n  ```pycon\n  >>> 1 + 1\n  2\n  ```\n\nBetween.\n\n```text\n=== ===\na   b\n=== ===\n```"
     )
-    assert script("docstrings").fenced("No example: a >>> b.") == "No example: a >>> b."
+    assert hook("docstrings").fenced("No example: a >>> b.") == "No example: a >>> b."
