@@ -1,4 +1,5 @@
-"""What the site makes of files outside ``docs/``: its first page of README.md, a page of every results folder.
+"""What the site makes of files outside ``docs/``: its first page of README.md, a page of every results folder, and one
+of all frozen ones, whose code has left the package.
 
 Such files are linked on the pages by their place in the repository (``../benchmarks/results/NAME/README.md``),
 so that the pages read as well there.
@@ -12,7 +13,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from tables import experiment
+from tables import FROZEN, experiment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -24,9 +25,22 @@ def experiments() -> list[Path]:
     return sorted(path.parent for path in RESULTS.glob("*/README.md"))
 
 
+def frozen() -> str:
+    """The page of all frozen folders, a section each, which is linked by the folder's name."""
+    sections = []
+    for folder in sorted(path.parent for path in (ROOT / FROZEN).glob("*/README.md")):
+        text = re.sub(r"^#", "##", experiment(folder), flags=re.MULTILINE)
+        title, _, rest = text.partition("\n")
+        rest = re.sub(r"\]\(\.\./([\w-]+)/(?:README|table)\.md", r"](#\1", rest)
+        rest = re.sub(r"\]\(\.\./\.\./", "](../", rest)
+        rest = re.sub(r"\]\((?=[\w-]+\.png)", f"](../{FROZEN}/{folder.name}/", rest)
+        sections.append(f"{title} {{#{folder.name}}}\n{rest}")
+    return "\n".join(["# Frozen pages", "", "What was measured by commands that have left the package.", "", *sections])
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Pages of experiments stand below the results in the navigation."""
-    pages = [f"results/{folder.name}.md" for folder in experiments()]
+    pages = [*(f"results/{folder.name}.md" for folder in experiments()), "results/frozen.md"]
     config.nav = [{"Results": [*entry["Results"], *pages]} if "Results" in entry else entry for entry in config.nav]
     return config
 
@@ -39,6 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text(encoding="utf-8")))
     for folder in experiments():
         files.append(File.generated(config, f"results/{folder.name}.md", content=experiment(folder)))
+    files.append(File.generated(config, "results/frozen.md", content=frozen()))
     return files
 
 
@@ -51,6 +66,7 @@ def linked(markdown: str, page: str) -> str:
     """The text of a page with links as they are on the site."""
     folder, _, name = page.rpartition("/")
     if folder == "results":  # written in benchmarks/results/NAME
+        markdown = re.sub(r"\]\(\.\./frozen/([\w-]+)/(?:README|table)\.md", r"](frozen.md#\1", markdown)
         markdown = re.sub(r"\]\((?:\.\./)?([\w-]+)/(?:README|table)\.md", r"](\1.md", markdown)
         markdown = re.sub(r"\]\((?:README|table)\.md", f"]({name}", markdown)
         markdown = re.sub(r"\]\(\.\./(?=search\.md)", "](../benchmarks/results/", markdown)
@@ -60,4 +76,5 @@ def linked(markdown: str, page: str) -> str:
     else:
         up = "../" * (1 + page.count("/"))
         markdown = re.sub(rf"\]\({re.escape(up)}(?=benchmarks/|CHANGELOG|CONTRIBUTING)", f"]({up[3:]}", markdown)
+    markdown = re.sub(rf"\]\(((?:\.\./)*){FROZEN}/([\w-]+)/(?:README|table)\.md", r"](\1results/frozen.md#\2", markdown)
     return re.sub(r"\]\(((?:\.\./)*)benchmarks/results/([\w-]+)/(?:README|table)\.md", r"](\1results/\2.md", markdown)

@@ -41,6 +41,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 RESULTS = Path("benchmarks/results")
+FROZEN = RESULTS / "frozen"  # folders whose code has left the package
 BLOCK = re.compile(r"(<!-- table\n(.*?)-->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 NUMBERS = re.compile(r"(<!-- numbers\n(.*?)-->\n)(.*?)(<!-- end of numbers -->)", re.DOTALL)
 SCORECARD = re.compile(r"(<!-- scorecard -->\n)(.*?)(<!-- end of scorecard -->)", re.DOTALL)

@@ -12,7 +12,7 @@ from nfn_monomial.tools.cli.application import app
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += [page for folder in ("docs", "benchmarks") for page in sorted((ROOT / folder).rglob("*.md"))]
-
+PAGES = [page for page in PAGES if "frozen" not in page.parts]  # of commands that there were
 
 COMMANDS = dict(leaves(typer.main.get_command(app)))
 

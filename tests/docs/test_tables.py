@@ -33,6 +33,19 @@ def test_every_folder_has_a_page() -> None:
         assert "**Reading.**" in page
 
 
+def test_frozen_folders_have_a_section_each_that_says_which_commit_has_the_code() -> None:
+    folders = sorted(path.name for path in (ROOT / tables.FROZEN).iterdir())
+    parts = re.split(r"^## (.*) \{#([\w-]+)\}$", hooks.frozen(), flags=re.MULTILINE)
+    assert parts[2::3] == folders
+    for text in parts[3::3]:
+        assert re.search(r"^Frozen: commit [0-9a-f]{7} is the last that has the (?:code|command)", text, re.MULTILINE)
+        assert "**Reading.**" in text
+        for name in re.findall(r"\]\(#([\w-]+)", text):
+            assert name in folders
+        for path in re.findall(r"\]\(\.\./(benchmarks/[\w/.-]+)", text):
+            assert (ROOT / path).exists()
+
+
 @pytest.mark.parametrize("name", SHOWING)
 def test_numbers_stand_in_such_tables_only(name: str) -> None:
     rest = tables.NUMBERS.sub("", tables.BLOCK.sub("", read(name)))
@@ -145,5 +158,5 @@ def test_a_page_says_how_its_folder_is_made_again() -> None:
 
 
 def test_spread_is_the_same_everywhere() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in RESULTS.glob("*/*.md")]
+    texts = [path.read_text(encoding="utf-8") for path in RESULTS.rglob("*.md")]
     assert {name for text in texts for name in re.findall(r"± (?:is the )?(standard \w+)", text)} == {"standard error"}
