@@ -16,7 +16,7 @@ FETCH := --quiet --disable-pip-version-check --retries 1
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
 	@echo "make results  all tables of the documentation again, resumed where it was; ONLY=a,b for some of them (hours)"
-	@echo "make bench  all ratios of speed, and what there is to wait for before the first step (5 min)"
+	@echo "make bench  all ratios of the speed of layers (2 min)"
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"

@@ -39,7 +39,7 @@ Examples:
 
 def add_experiments(app: typer.Typer) -> None:
     """Add the demonstration, all that is registered, and the group `bench`."""
-    bench = typer.Typer(no_args_is_help=True, help="Compare speed and memory, and what layers can learn; merge.")
+    bench = typer.Typer(no_args_is_help=True, help="Compare speed and memory.")
     options = ("networks", "augmented", "assignments", "models", "seeds", "seed", "device", "devices")
     demo = {"demo": EXPERIMENTS["predict-generalization"].presets["demo"]}
     command(app, "demo", options, "results/demo", DEMO, _demo, keeps=True, presets=demo)

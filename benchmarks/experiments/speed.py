@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -14,10 +14,9 @@ from nfn_monomial.benchmarks.settings.base import Count, Settings, Some
 from nfn_monomial.benchmarks.settings.register import Experiment, News, Said, Study, register
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["LAYERS", "REFERENCE", "CostConfig", "LayersConfig", "Way"]
+__all__ = ["LAYERS", "REFERENCE", "CostConfig", "LayersConfig"]
 
 REFERENCE = "hnp"  # what costs are compared with
-CONTENDERS = ("forward-scale-gmn",)  # whose costs are measured, though it is not among the models of experiments
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class CostConfig(Settings):
     """Run time and memory of training, see `nfn_monomial.benchmarks.studies.cost`.
 
     Attributes:
-        models: registered names, `REFERENCE` among them; empty for all that predict generalisation, and `CONTENDERS`.
+        models: registered names, `REFERENCE` among them; empty for all that predict generalisation.
         activations: of the networks read.
         batch_sizes: networks per step.
         networks: in an epoch; the paper's ReLU set has 6,050.
@@ -76,9 +75,6 @@ Examples:
     )
 )
 
-Way: TypeAlias = Literal["float32", "bfloat16", "compiled"]
-"""How a whole model is run: as it is, with products in bfloat16, under ``torch.compile``."""
-
 
 @dataclass(frozen=True)
 class LayersConfig(Settings):
@@ -90,11 +86,6 @@ class LayersConfig(Settings):
         repeats: timed repetitions; tables show medians.
         graphs: whether message passing is timed, too: dense, on graphs, and PNAConv.
         width: channels of message passing.
-        compiled: whether message passing is timed under torch.compile, too, which needs a C++ compiler.
-        ways: how training steps of whole models are run, each compared with the first; empty for no such table.
-        ways_batches: numbers of networks there.
-        blocks: of message passing there; a compiler takes half a minute for each.
-        depth: of the chain of layers that the time to build is told of, with that of the import; 0 for no such table.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
 
@@ -103,18 +94,12 @@ class LayersConfig(Settings):
     repeats: Count = 20
     graphs: bool = True
     width: Count = 32
-    compiled: bool = False
-    ways: tuple[Way, ...] = ()
-    ways_batches: Some[Count] = (64,)
-    blocks: Count = 3
-    depth: Annotated[int, Field(ge=0)] = 0
     device: str = "cpu"
 
 
 LAYERS = {
     "small": LayersConfig(),
-    # Every kind of ratio, in less than five minutes of an idle machine: a third of them for the compiler.
-    "quick": LayersConfig((8, 64), repeats=5, ways=("float32", "bfloat16", "compiled"), blocks=1, depth=500),
+    "quick": LayersConfig((8, 64), repeats=5),  # every ratio, in two minutes of an idle machine
 }
 
 
@@ -126,15 +111,13 @@ def _run(data: Any, config: LayersConfig, store: Any, tell: Callable[[News], Non
 register(
     Experiment(
         "bench layers",
-        """Time one layer, and a stack of three, against nfn's layers and the matrix products that no layer can avoid.
+        """Time one layer, and a stack of three, against nfn's layers; message passing against torch-geometric's PNA.
 
 On the Small CNN Zoo's network and the SIREN 2-32-32-1, forward and forward + backward; contenders take turns, so the
 ratios are of one run. Then message passing: dense layers against the same on graphs and PNAConv, in time and memory.
 Use an idle machine. Writes `table.md`, `results.json` and `config.json`.
 
-The preset `quick` (five minutes) leaves out large batches, and adds training steps of whole models, as they
-are, in bfloat16 and compiled (which needs a C++ compiler; with the seconds that it takes), the time of the import, and
-of building layers on a network of 1,000 tensors.
+The preset `quick` leaves out large batches.
 
 Examples:
 

@@ -12,7 +12,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors import invariants
 from nfn_monomial.tools.predictors.models import Model, Register, Task, model_class, register
 
-from . import baselines, inr, monomial, sets, terms
+from . import baselines, inr, monomial, sets
 
 __all__ = ["model_names", "register_all", "require_task", "training_of"]
 
@@ -20,7 +20,6 @@ GRAPHS = f"{__package__}.graphs"
 ORDER = [
     baselines.__name__,
     monomial.__name__,
-    terms.__name__,
     GRAPHS,
     *(module.__name__ for module in (sets, invariants, inr)),
 ]

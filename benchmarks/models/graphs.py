@@ -25,17 +25,14 @@ from torch_geometric.nn import PNAConv, global_mean_pool
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialGNN, ToGraph, common_kernel, from_graph, to_graphs
 from nfn_monomial.canonical.balance import balance
-from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import equivariant_stack
 from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, logits, register
 
 from .parts import mlp
-from .scale_gmn import ScaleGMN
 
 __all__ = [
     "GNN",
     "GNNHNP",
-    "ForwardScaleGMN",
     "MonomialConvolutions",
     "MonomialToGNN",
     "PNABlock",
@@ -252,33 +249,6 @@ def _pool(x: Tensor, graph: Batch) -> Tensor:
     """Means over all nodes of a network and over its outputs."""
     last = graph.layer == graph.depth
     return torch.cat([global_mean_pool(x, graph.batch), global_mean_pool(x[last], graph.batch[last])], -1)
-
-
-@register("forward-scale-gmn")
-class ForwardScaleGMN(_GraphModel):
-    """`ScaleGMN` of chains of layers with one activation; run where it is named, not among all models.
-
-    For times. With signs its features, which nothing normalises, vanish from round to round: answers hardly differ.
-    """
-
-    label, invariant_under, task = "ScaleGMN (forward only)", "group", "ablation"
-
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
-        super().__init__(networks)
-        outline = _outline(networks)
-        hidden = [node for node in self.space.nodes.values() if node.permutes]
-        flips = {node.flips for node in hidden}
-        both = any(node.flips and node.scales for node in hidden)
-        if len(flips) > 1 or both or outline.get("stream_symmetry") is not None:
-            raise InvalidValueError(
-                "ScaleGMN reads chains of layers on whose hidden neurons signs act alone, or scales, all of one kind; "
-                f"not {self.space}: choose monomial-conv"
-            )
-        fixed = int((outline.symmetry == 0).sum())
-        self.net = ScaleGMN(WIDTH, LAYERS, fixed, flips == {True}, self.entries, out_features)
-
-    def forward(self, batch: Prepared) -> Tensor:
-        return logits(self.net(assemble(batch)))
 
 
 @register("gnn-hnp")

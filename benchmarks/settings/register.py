@@ -59,7 +59,7 @@ class Experiment:
     """An experiment: all that its command and the help of it are made from.
 
     Attributes:
-        name: of its command; one of a group has the group's name in front, as ``bench merge``.
+        name: of its command; one of a group has the group's name in front, as ``bench layers``.
         text: the help of the command.
         presets: name -> configuration; one of them is ``small``.
         study: what it does, or the name of the module that has it as ``STUDY`` and is imported when it is run.

@@ -1,39 +1,51 @@
-"""All ratios of speed and memory: of layers, of message passing on tensors and on graphs, of whole models."""
+"""Message passing in dense layers, the same on graphs, and torch-geometric's PNA; and all ratios in one report.
+
+Every contender gets features in its own layout and gives an update of the neurons' and of the edges' features.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import torch
+from torch import Tensor, nn
+from torch_geometric.nn import PNAConv
 
+from nfn_monomial import Features, MessagePassing, WeightSpace
+from nfn_monomial.adapters.pyg import MonomialConv, to_graph
 from nfn_monomial.benchmarks.experiments.speed import LayersConfig
 from nfn_monomial.benchmarks.train.runs import environment
+from nfn_monomial.nn.neurons import neuron_layout
+from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.report import Report, Table
 
-from .contenders import (
-    BACKWARD_PASSES,
-    COMPILED,
-    COPY,
-    DENSE,
-    FLOOR,
-    OURS,
-    PRODUCTS,
-    ROUNDS,
-    bare_products,
-    contenders,
-    whole_models,
-)
-from .harness import MEMORY, NETWORKS, Setting, Timing, by_setting, measured, parts, ratio_table, times
+from .harness import MEMORY, NETWORKS, Contender, Make, Setting, Timing, measured, parts, ratio_tables, times
 from .layers import bench_layers, layer_tables
-from .whole import bench_models, bench_starting, model_table, starting_table
 
-__all__ = ["bench_beside", "bench_graphs", "bench_speed", "beside_table", "graph_tables", "over_floor"]
+__all__ = ["DENSE", "PNA", "PNAWithEdges", "bench_graphs", "bench_speed", "graph_tables"]
 
+DENSE, UNTIED = "MessagePassing (tied)", "MessagePassing (untied)"
+GRAPH, PNA = "MonomialConv", "PNAConv + edge update"
+AGGREGATORS = ("mean", "min", "max", "std")
+SCALERS = ("identity", "amplification", "attenuation")
 SECONDS = 60.0
-MODELS = "SIREN 2-32-32-1"  # the network that whole models read
-MODEL_BATCH = 64  # the most of them: ScaleGMN of 32 channels takes 18 MiB for each
 Progress = Callable[[str], None]
+
+
+class PNAWithEdges(nn.Module):
+    """PNAConv as Kofinas et al. 2024 use it, and an update of the edges: an MLP of ``[x_target, x_source, edge]``."""
+
+    def __init__(self, width: int, degrees: Tensor) -> None:
+        super().__init__()
+        self.conv = PNAConv(width, width, list(AGGREGATORS), list(SCALERS), degrees, edge_dim=width)
+        self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
+        """``x (N, width)``, ``edge_attr (E, width)`` -> the same."""
+        source, target = edge_index
+        edges: Tensor = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
+        return self.conv(x, edge_index, edge_attr), edges
 
 
 def bench_graphs(
@@ -43,9 +55,8 @@ def bench_graphs(
     device: str = "cpu",
     progress: Progress = lambda _: None,
     seconds: float = SECONDS,
-    compiled: bool = False,
 ) -> list[Timing]:
-    """Time one layer of ``width`` channels on both networks, and its floor.
+    """Time one layer of ``width`` channels on both networks.
 
     Args:
         batches: numbers of networks.
@@ -54,40 +65,65 @@ def bench_graphs(
         device: ``"cpu"`` or ``"cuda"``.
         progress: called with a line of text before each setting.
         seconds: after so many a setting begins no further repetition.
-        compiled: whether the tied dense layer runs under torch.compile, too, which takes a minute for every setting
-            and a C++ compiler. A compiled layer needs no more memory than the same without, as which it is estimated.
     """
     timings: list[Timing] = []
     for network, build in NETWORKS.items():
         space = build()
-        single = {name: make().memory() for name, make in contenders(space, 1, width, device).items()}
+        single = {name: make().memory() for name, make in _contenders(space, 1, width, device).items()}
         for batch in batches:
             progress(f"{network}, batch {batch}")
             needed = {name: batch * peak for name, peak in single.items()}
-            needed[COMPILED] = needed[DENSE]
-            bare = bare_products(space, batch, width, device)
-            copies = [torch.empty_like(t) for t in bare.inputs]
-
-            def copy(copies: list[torch.Tensor] = copies, inputs: list[torch.Tensor] = bare.inputs) -> None:
-                for into, t in zip(copies, inputs, strict=True):
-                    into.copy_(t.detach())
-
-            more: dict[tuple[str, bool], Callable[[], object]] = {
-                (COPY, True): copy,
-                (PRODUCTS, True): bare.forward,
-                (PRODUCTS, False): bare.step,
-            }
-            setting = Setting(network, batch, width)
-            makes = contenders(space, batch, width, device, compiled)
-            found, ms = measured(setting, makes, repeats, device, seconds, needed=needed, more=more)
-            steps = {COPY: BACKWARD_PASSES * ms[COPY, True], PRODUCTS: ms[PRODUCTS, False]}
-            floor = [Timing(network, batch, width, name, ms[name, True], steps[name]) for name in FLOOR]
-            timings += [*found, *floor]
+            makes = _contenders(space, batch, width, device)
+            timings += measured(Setting(network, batch, width), makes, repeats, device, seconds, needed=needed)
     return timings
 
 
+def _contenders(space: WeightSpace, batch: int, width: int, device: str) -> dict[str, Make]:
+    features = _features(space, batch, width)
+    layout = features.layout
+
+    def dense(layer: nn.Module) -> Contender:
+        def call(*tensors: Tensor) -> tuple[Tensor, ...]:
+            updated: Features = layer(Features(layout, tensors))
+            return updated.tensors
+
+        return Contender(layer, features.tensors, call, device)
+
+    def graph(kind: Callable[[Tensor], nn.Module], streams: int) -> Contender:
+        x, edge_index, edge_attr = _as_graph(features, space)
+        degrees = torch.bincount(torch.bincount(edge_index[1], minlength=len(x)))
+        layer, edge_index = kind(degrees), edge_index.to(device)
+        return Contender(layer, (x[:, : streams * width], edge_attr), lambda x, e: layer(x, edge_index, e), device)
+
+    return {
+        DENSE: lambda: dense(MessagePassing(space, width, tied=True)),
+        UNTIED: lambda: dense(MessagePassing(space, width)),
+        GRAPH: lambda: graph(lambda _: MonomialConv(width), 3),
+        PNA: lambda: graph(lambda degrees: PNAWithEdges(width, degrees), 1),
+    }
+
+
+def _features(space: WeightSpace, batch: int, width: int) -> Features:
+    """Random features of all streams."""
+    layout = neuron_layout(space).layout
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(batch, *(sizes[axis.node] for axis in field), width) for field in layout.types]
+    return Features(layout, tuple(torch.randn(shape, generator=generator) for shape in shapes))
+
+
+def _as_graph(features: Features, space: WeightSpace) -> tuple[Tensor, Tensor, Tensor]:
+    """The same features on the graphs of `to_graph`: ``x (N, 3 C)``, ``edge_index (2, E)``, ``edge_attr (E, C)``."""
+    neurons = neuron_layout(space)
+    networks = random_networks(space, len(features.tensors[0]), dtype=torch.float32)
+    edge_index = to_graph(networks, space).edge_index
+    nodes = [torch.cat(features.tensors[neurons.fields(node)], -1) for node in neurons.nodes]
+    edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.edges)]]
+    return torch.cat(nodes, 1).flatten(0, 1), edge_index, torch.cat(edges, 1).flatten(0, 1)
+
+
 def graph_tables(timings: Sequence[Timing]) -> list[Table]:
-    """A table for every network: medians, memory, and ratios to the tied dense layer; and its distance to the floor."""
+    """A table for every network: medians, memory, and ratios to the tied dense layer."""
     columns = {
         "parameters": parts("parameters", ".0f"),
         "forward ms": parts("forward_ms"),
@@ -98,61 +134,7 @@ def graph_tables(timings: Sequence[Timing]) -> list[Table]:
         "memory / dense": times("peak_bytes", DENSE),
     }
     note = "Medians, and peak memory of a step. / dense: times what the tied dense layer needs."
-    titles = dict.fromkeys(t.table for t in timings)
-    tables = [
-        ratio_table(f"Message passing on {title}", [t for t in timings if t.table == title], columns, note)
-        for title in titles
-    ]
-    floors = [(setting, found) for setting, peers in by_setting(timings).items() if (found := over_floor(peers))]
-    if floors:
-        lines = [(setting.table, str(setting.batch), *(f"{x:.2f}x" for x in found)) for setting, found in floors]
-        tables.append(
-            Table(
-                "The tied dense layer against what it cannot avoid",
-                ("network", "batch", "forward / larger", "step / larger", "forward / sum", "step / sum"),
-                tuple(lines),
-                names=(0, 1),
-                notes=(
-                    f"Copying the features (memory moved once forward, {BACKWARD_PASSES} times in a step) and its bare "
-                    "matrix products: times the larger of the two, and times their sum.",
-                ),
-            )
-        )
-    return tables
-
-
-def over_floor(peers: Mapping[str, Timing]) -> tuple[float, ...]:
-    """How many times the larger of the floor's two times the tied dense layer takes (forward, step), and their sum."""
-    dense = peers.get(DENSE)
-    if dense is None or dense.skipped:
-        return ()
-    forward, step = ([getattr(peers[name], of) for name in FLOOR] for of in ("forward_ms", "step_ms"))
-    return tuple(t / f(of) for f in (max, sum) for t, of in ((dense.forward_ms, forward), (dense.step_ms, step)))
-
-
-def bench_beside(
-    settings: Sequence[tuple[int, int]], repeats: int, device: str = "cpu", progress: Progress = lambda _: None
-) -> list[Timing]:
-    """Time training steps of whole models; ``settings`` are pairs of channels and numbers of networks."""
-    timings: list[Timing] = []
-    for width, batch in settings:
-        progress(f"whole models, {width} channels, batch {batch}")
-        makes = whole_models(NETWORKS[MODELS](), batch, width, device)
-        timings += measured(Setting(MODELS, batch, width), makes, repeats, device)[0]
-    return timings
-
-
-def beside_table(timings: Sequence[Timing]) -> Table:
-    """Medians, memory, and ratios to ours."""
-    columns = {
-        "channels": parts("channels", ".0f"),
-        "step ms": parts("step_ms"),
-        "step MiB": MEMORY,
-        "step / ours": times("step_ms", OURS),
-        "memory / ours": times("peak_bytes", OURS),
-    }
-    note = "ScaleGMN is written anew after its paper, in torch-geometric, without its code; forward alone."
-    return ratio_table(f"Whole models of {ROUNDS} rounds on {MODELS}", timings, columns, note, "model")
+    return ratio_tables(timings, columns, note, "Message passing on {}")
 
 
 def bench_speed(config: LayersConfig, progress: Progress = lambda _: None) -> Report:
@@ -161,17 +143,7 @@ def bench_speed(config: LayersConfig, progress: Progress = lambda _: None) -> Re
     layers = bench_layers(config.batches, config.channels, *where)
     tables, results = layer_tables(layers), {"layers": [asdict(t) for t in layers]}
     if config.graphs:
-        settings = [(config.width, batch) for batch in config.batches if batch <= MODEL_BATCH]
-        beside = bench_beside(settings, *where)
-        graphs = bench_graphs(config.batches, config.width, *where, compiled=config.compiled)
-        tables += [*graph_tables(graphs), *[beside_table(beside)] * bool(beside)]
-        results |= {"graphs": [asdict(t) for t in graphs], "beside": [asdict(t) for t in beside]}
-    if config.ways:
-        steps = bench_models(config.ways_batches, config.ways, *where, SECONDS, config.blocks)
-        tables.append(model_table(steps, config.blocks))
-        results["models"] = [asdict(s) for s in steps]
-    if config.depth:
-        starts = bench_starting(config.depth, progress)
-        tables.append(starting_table(starts))
-        results["starting"] = [asdict(s) for s in starts]
+        graphs = bench_graphs(config.batches, config.width, *where)
+        tables += graph_tables(graphs)
+        results["graphs"] = [asdict(t) for t in graphs]
     return Report(tables, {"environment": environment(config.device), **results})

@@ -27,12 +27,11 @@ __all__ = [
     "Make",
     "Setting",
     "Timing",
-    "by_setting",
     "fewer",
     "forward_and_step",
     "measured",
     "parts",
-    "ratio_table",
+    "ratio_tables",
     "times",
 ]
 
@@ -118,9 +117,8 @@ def measured(
     seconds: float = math.inf,
     memory: bool = True,
     needed: Mapping[str, float] | None = None,
-    more: Mapping[tuple[str, bool], Callable[[], object]] | None = None,
-) -> tuple[list[Timing], dict[tuple[str, bool], float]]:
-    """Time all contenders of a setting, which take turns within every repetition.
+) -> list[Timing]:
+    """Time all contenders of a setting, which take turns within every repetition; a line for each.
 
     Args:
         setting: of all.
@@ -130,14 +128,10 @@ def measured(
         seconds: after so many begins no further repetition.
         memory: whether a step's is measured, too.
         needed: name -> bytes of a step; what needs more than half of what is free does not run.
-        more: other calls, which race with these.
-
-    Returns:
-        A line for every contender, and the milliseconds of all calls.
     """
     skipped = {name: too_large((needed or {}).get(name, 0), device) for name in makes}
     ready = {name: make() for name, make in makes.items() if not skipped[name]}
-    ms = race({**forward_and_step(ready), **(more or {})}, repeats, device, seconds)
+    ms = race(forward_and_step(ready), repeats, device, seconds)
     timings = []
     for name, reason in skipped.items():
         found: tuple[float, float, int, int] = (0.0, 0.0, 0, 0)
@@ -145,7 +139,7 @@ def measured(
             one = ready[name]
             found = ms[name, True], ms[name, False], one.parameters, one.memory() if memory else 0
         timings.append(Timing(setting.table, setting.batch, setting.channels, name, *found, reason))
-    return timings, ms
+    return timings
 
 
 def too_large(needed: float, device: str) -> str:
@@ -170,14 +164,6 @@ Peers: TypeAlias = Mapping[str, Timing]
 Cell: TypeAlias = Callable[[Timing, Peers], str]
 
 
-def by_setting(timings: Sequence[Timing]) -> dict[Setting, dict[str, Timing]]:
-    """Contenders by name in every setting."""
-    groups: dict[Setting, dict[str, Timing]] = {}
-    for t in timings:
-        groups.setdefault(Setting(t.table, t.batch, t.channels), {})[t.contender] = t
-    return groups
-
-
 def parts(of: str, form: str = ".2f", unit: float = 1) -> Cell:
     """What was measured, as text."""
     return lambda t, _: f"{getattr(t, of) / unit:{form}}" if getattr(t, of) else "-"
@@ -198,18 +184,20 @@ def _ratio(over: Timing | None, under: Timing | None, of: str, form: str) -> str
     return f"{numbers[0] / numbers[1]:{form}}x" if all(numbers) else "-"
 
 
-def ratio_table(
-    title: str, timings: Sequence[Timing], columns: Mapping[str, Cell], note: str, what: str = "layer"
-) -> Table:
-    """A line for every contender in every setting, and below, why some did not run."""
-    groups = by_setting(timings)
-    lines = [
-        (t.contender, str(s.batch), *(cell(t, peers) for cell in columns.values()))
-        for s, peers in groups.items()
-        for t in peers.values()
-    ]
-    left_out = [f"{t.contender}, batch {t.batch}, left out: {t.skipped}." for t in timings if t.skipped]
-    return Table(title, (what, "batch", *columns), tuple(lines), names=(0, 1), notes=(note, *left_out))
+def ratio_tables(timings: Sequence[Timing], columns: Mapping[str, Cell], note: str, title: str = "{}") -> list[Table]:
+    """A table for each name of one: a line for every contender in every setting; below, why some did not run."""
+    tables = []
+    for name in dict.fromkeys(t.table for t in timings):
+        shown = [t for t in timings if t.table == name]
+        lines = [(t.contender, str(t.batch), *(cell(t, _peers(t, shown)) for cell in columns.values())) for t in shown]
+        left_out = [f"{t.contender}, batch {t.batch}, left out: {t.skipped}." for t in shown if t.skipped]
+        header = ("layer", "batch", *columns)
+        tables.append(Table(title.format(name), header, tuple(lines), names=(0, 1), notes=(note, *left_out)))
+    return tables
+
+
+def _peers(one: Timing, timings: Sequence[Timing]) -> Peers:
+    return {t.contender: t for t in timings if (t.batch, t.channels) == (one.batch, one.channels)}
 
 
 MEMORY: Cell = parts("peak_bytes", ".1f", MIB)

@@ -1,10 +1,9 @@
-"""Speed of one layer, and of a stack of three: ours, nfn's, and the bare matrix products."""
+"""Speed of one layer, and of a stack of three: ours, and nfn's NPLinear and HNPLinear."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures, network_spec_from_wsfeat
@@ -16,12 +15,12 @@ from nfn_monomial.adapters.nfn import MonomialActivation, MonomialLinear, Monomi
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.report import Table
 
-from .harness import NETWORKS, Contender, Make, Setting, Timing, fewer, measured, parts, ratio_table, times
+from .harness import NETWORKS, Contender, Make, Setting, Timing, fewer, measured, parts, ratio_tables
 
-__all__ = ["CORE", "GEMM", "HNP", "bench_layers", "layer_tables", "matrices"]
+__all__ = ["CORE", "HNP", "bench_layers", "layer_tables"]
 
 SYMMETRY = {"zoo CNN": "relu", "SIREN 2-32-32-1": "sin"}
-GEMM, CORE, HNP = "bare GEMMs", "EquivariantLinear", "nfn HNPLinear"
+CORE, HNP = "EquivariantLinear", "nfn HNPLinear"
 
 
 def bench_layers(
@@ -46,7 +45,7 @@ def bench_layers(
             progress(f"{name}, batch {batch}")
             for what, makes in _contenders(name, build(), batch, channels, device).items():
                 setting = Setting(f"{name}, {what}", batch, channels)
-                timings += measured(setting, makes, repeats, device, memory=False)[0]
+                timings += measured(setting, makes, repeats, device, memory=False)
     return timings
 
 
@@ -68,14 +67,6 @@ def _contenders(name: str, space: WeightSpace, batch: int, channels: int, device
 
         return Contender(layer, [*wsfeat.weights, *wsfeat.biases], call, device)
 
-    def products() -> Contender:
-        # On both networks each field has one matrix of its own, so these are all the products there are.
-        weights = nn.ParameterList(matrices(core()))
-        linear = torch.nn.functional.linear
-        return Contender(
-            weights, packed.tensors, lambda *t: tuple(linear(x, w) for x, w in zip(t, weights, strict=True)), device
-        )
-
     act = torch.relu if symmetry == "relu" else torch.tanh
     core = partial(EquivariantLinear, space, channels, channels)
     linear = partial(MonomialLinear, spec, channels, channels)
@@ -84,7 +75,6 @@ def _contenders(name: str, space: WeightSpace, batch: int, channels: int, device
     np_layer, hnp_layer = (partial(kind, spec, channels, channels) for kind in (NPLinear, HNPLinear))
     return {
         "one layer": {
-            GEMM: products,
             CORE: lambda: ours(core()),
             "MonomialLinear (nfn in, nfn out)": lambda: nfns(linear(symmetry=symmetry)),
             "MonomialLinear with NPLinear's maps": lambda: nfns(permuted(io_symmetry="permutation")),
@@ -103,12 +93,6 @@ def _contenders(name: str, space: WeightSpace, batch: int, channels: int, device
     }
 
 
-def matrices(layer: EquivariantLinear) -> list[Tensor]:
-    """The layer's matrices in the order of its fields, one each."""
-    keys = ["_".join(f"{a.node}{a.charge:+d}" for a in t) or "const" for t in layer.in_layout.types]
-    return [cast("nn.Linear", layer.mix[key]).weight for key in keys]
-
-
 def _three(layer: Callable[[], nn.Module], activation: Callable[[], nn.Module]) -> list[nn.Module]:
     return [make() for _ in range(3) for make in (layer, activation)]
 
@@ -118,14 +102,8 @@ def layer_tables(timings: Sequence[Timing]) -> list[Table]:
     columns = {
         "forward ms": parts("forward_ms"),
         "both ms": parts("step_ms"),
-        "forward / GEMMs": times("forward_ms", GEMM, ".2f"),
-        "both / GEMMs": times("step_ms", GEMM, ".2f"),
         "forward: HNP /": fewer("forward_ms", HNP),
         "both: HNP /": fewer("step_ms", HNP),
     }
-    note = (
-        "Medians of forward, and of forward and backward (both). / GEMMs: times the bare matrix products. "
-        "HNP /: how many times faster than nfn's HNPLinear."
-    )
-    titles = dict.fromkeys(t.table for t in timings)
-    return [ratio_table(title, [t for t in timings if t.table == title], columns, note) for title in titles]
+    note = "Medians of forward, and of forward and backward (both). HNP /: how many times faster than nfn's HNPLinear."
+    return ratio_tables(timings, columns, note)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nfn_monomial.benchmarks.data.batches import Data
-from nfn_monomial.benchmarks.experiments.speed import CONTENDERS, REFERENCE, CostConfig
+from nfn_monomial.benchmarks.experiments.speed import REFERENCE, CostConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task
 from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, count
 from nfn_monomial.benchmarks.settings.register import Said, Study
@@ -86,7 +86,7 @@ def measure_costs(config: CostConfig, progress: Callable[[str], None] = lambda t
         progress: called with a line of text before each setting.
     """
     device = torch.device(config.device)
-    models = config.models or (*model_names(), *CONTENDERS)
+    models = config.models or model_names()
     costs = []
     for activation in config.activations:
         info = zoo_network(activation)

@@ -85,7 +85,6 @@ def test_presets_name_models_that_there_are(name: str, preset: str) -> None:
         ("tune", "cuts=5", "there are 4 folds"),
         ("classify-inr", "inputs.noise=nan", "should be a finite number"),
         ("edit-inr", "editor.fourier=-2", "should be greater than or equal to 2"),
-        ("expressivity", "epochs=2", "should be greater than or equal to 3"),
         ("cost", "batch_sizes=8,8", "none twice"),
         ("layers", "batches=8,none", "should be a valid integer"),
         ("params", "sizes=3,2", "should have at least 3 items"),

@@ -20,18 +20,13 @@ COMMANDS, DATA = (
     {name: entry["command"] for name, entry in remake.COMMANDS["results"].items()},
     remake.COMMANDS["data"],
 )
-FROZEN = {
-    "expressivity", "fibres", "kinship", "kinship-others", "merge", "merge-transformers", "newest", "planted",
-    "processes", "scaling", "streaming", "terms", "verdicts",
-}  # fmt: skip
-"""Whose code is no longer in the package."""
 EARLIER = {"edit-contrast", "mixed", "predict500-graphs", "predict-fresh", "predict-fresh200"}
 """Made by options that earlier versions had, or before commands were recorded."""
 
 
 def test_every_committed_folder_has_a_command() -> None:
-    there = {path.parent.name for path in COMMITTED.glob("*/table.md")} - FROZEN
-    assert {path.parent.name for path in COMMITTED.glob("*/made.json")} - FROZEN == there == set(COMMANDS)
+    there = {path.parent.name for path in COMMITTED.glob("*/table.md")}
+    assert {path.parent.name for path in COMMITTED.glob("*/made.json")} == there == set(COMMANDS)
     assert {remake.data_of(command) for command in COMMANDS.values()} - {""} == set(DATA)
 
 

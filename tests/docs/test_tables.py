@@ -35,7 +35,7 @@ def test_every_folder_has_a_page() -> None:
 
 def test_frozen_folders_have_a_section_each_that_says_which_commit_has_the_code() -> None:
     folders = sorted(path.name for path in (ROOT / tables.FROZEN).iterdir())
-    parts = re.split(r"^## (.*) \{#([\w-]+)\}$", hooks.frozen(), flags=re.MULTILINE)
+    parts = re.split(r"^## (.*) \{#([\w-]+)\}$", hook("hooks").frozen(), flags=re.MULTILINE)
     assert parts[2::3] == folders
     for text in parts[3::3]:
         assert re.search(r"^Frozen: commit [0-9a-f]{7} is the last that has the (?:code|command)", text, re.MULTILINE)

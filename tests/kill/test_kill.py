@@ -45,28 +45,12 @@ WRITING: Mapping[str, tuple[str, ...]] = {
     "classify-inr": (*INRS, "--models", "statnn,mlp"),
     "edit-inr": (*INRS, "--models", "mlp,monomial", "--set", "shown=2"),
     "demo": ("--networks", "120", "--models", "statnn", "--set", "training.epochs=1", "--set", "scales=10"),
-    "fibres": (
-        *ONCE, "--set", "adapters=40", "--set", "width=4", "--set", "steps=2,3", "--set", "transformers=40", "--set",
-        "epochs=1,1", "--models", "stats", "--set", "product_models=stats",
-    ),
-    "kinship": (
-        "--set", "networks=mlp", "--set", "pairs=4", "--set", "parents=2", "--set", "epochs=1", "--set", "steps=1",
-        "--set", "draws=9",
-    ),
     "params": ("--set", "largest=8", "--set", "sizes=1,3,3,2", "--set", "channels=2,2"),
     "cost": (
         "--models", "hnp,statnn", "--set", "batch_sizes=2", "--set", "networks=4", "--set", "repeats=1",
         "--set", "activations=relu",
     ),
     "bench layers": ("--set", "batches=1", "--set", "repeats=1", "--set", "graphs=false", "--set", "channels=1"),
-    "bench expressivity": (
-        "--set", "activations=relu", "--set", "networks=8", "--set", "test_networks=4", "--set", "epochs=3",
-        "--set", "sizes=2,3,1", "--set", "channels=2",
-    ),
-    "bench merge": (
-        "--set", "subjects=digits-mlp-4", "--set", "several=digits-mlp-4", "--set", "together=2", "--set", "pairs=1",
-        "--set", "validation_pairs=1", "--set", "steps=5", "--set", "points=3", "--set", "inputs=20",
-    ),
     "symmetries": ("{a}", *OWN),
     "compare": ("{a}", "{b}", *OWN),
     "compare, several": ("{a}", "{b}", "{c}", *OWN),

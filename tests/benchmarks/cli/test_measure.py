@@ -10,7 +10,6 @@ from invoking import invoke, said
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.speed import graphs, layers
 from nfn_monomial.benchmarks.studies import params
-from nfn_monomial.benchmarks.studies.expressivity import MODELS
 from nfn_monomial.benchmarks.studies.params import closed_form
 from nfn_monomial.tools.cli.options import console
 from nfn_monomial.tools.report import Table
@@ -58,7 +57,6 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it is real, but for the size of the networks."""
     for module in (graphs, layers):
         monkeypatch.setattr(module, "NETWORKS", {"zoo CNN": lambda: WeightSpace.mlp([2, 4, 1], "relu")})
-    monkeypatch.setattr(graphs, "MODELS", "zoo CNN")
     tiny = ("--set", "batches=2", "--set", "repeats=1", "--set", "channels=2", "--set", "width=2")
     text = said("bench", "layers", *tiny, "--out", tmp_path / "with")
     assert "Message passing on zoo CNN" in text
@@ -68,23 +66,12 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(t["forward_ms"] > 0 for t in timings)
 
 
-def test_bench_expressivity(tmp_path: Path) -> None:
-    tiny = ("networks=8", "test_networks=8", "epochs=3", "channels=2", "sizes=2,3,1", "activations=relu")
-    options = [part for text in tiny for part in ("--set", text)]
-    assert "message passing" in said("bench", "expressivity", *options, "--seeds", 2, "--out", tmp_path)
-    assert files(tmp_path) == {"table.md", "results.json", "expressivity.png", "config.json"}
-    first = [(o["model"], o["seed"], o["r2"]) for o in read(tmp_path)["outcomes"]]
-    assert [place for *place, _ in first] == [[model, seed] for seed in (0, 1) for model in MODELS]
-    said("bench", "expressivity", *options, "--seed", 1, "--out", tmp_path)
-    assert [(o["model"], o["seed"], o["r2"]) for o in read(tmp_path)["outcomes"]] == first[2:], "by the seed alone"
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
         ("cost --out {file}", "{file} is a file: give a folder for the results"),
         ("bench layers --device mps", "device 'mps' is unknown; use cpu, cuda or cuda:N"),
-        ("bench expressivity --device cuda:9", "device 'cuda:9' is not there"),
+        ("bench layers --device cuda:9", "device 'cuda:9' is not there"),
         ("params --set nothing=1", "unknown key 'nothing'"),
     ],
 )

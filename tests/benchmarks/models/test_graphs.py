@@ -87,31 +87,3 @@ def test_the_gnn_of_the_paper_s_size() -> None:
     assert round(size / 1e6, 1) == 5.5
     assert "gnn-paper" not in model_names()
     assert "gnn-paper" in PREDICT["paper"].models
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        WeightSpace.mlp([1, 3, 4, 2], ["relu", "tanh"]),
-        WeightSpace.mlp([3, 4, 2], "monomial"),
-        WeightSpace.from_module(
-            nn.Sequential(nn.Linear(3, 5), nn.RMSNorm(5), nn.ReLU(), nn.Linear(5, 2)), torch.ones(2, 3)
-        ),
-        WeightSpace.from_module(nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 2)), torch.ones(2, 1)),
-    ],
-    ids=["two kinds", "signs and scales", "norm", "one input"],
-)
-def test_scale_gmn_refuses_networks_whose_symmetries_it_has_not(space: WeightSpace) -> None:
-    with pytest.raises(ValueError, match=r"all of one kind; not .*: choose monomial-conv"):
-        built("forward-scale-gmn", NetworkInfo(space, "relu"))
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
-def test_scale_gmn_is_invariant_on_networks_that_it_takes(activation: str) -> None:
-    space = WeightSpace.cnn([1, 4, 5], 3, activation, head=[3])
-    model = built("forward-scale-gmn", NetworkInfo(space, activation))
-    networks = random_networks(space, 4, generator=torch.Generator().manual_seed(0))
-    moved = space.sample(4, generator=torch.Generator().manual_seed(1), scale_range=(1, 100)).act(networks)
-    with torch.no_grad():
-        before, after = (model(model.prepare(x)) for x in (networks, moved))
-    torch.testing.assert_close(after, before, rtol=1e-10, atol=0)

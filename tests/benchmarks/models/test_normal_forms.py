@@ -5,11 +5,11 @@ import functools
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import gelu
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
-from nfn_monomial.benchmarks.make.adapters import Adapted
 from nfn_monomial.tools.predictors.architectures import PlainCNN
 from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkInfo, build_model, model_class, register
 
@@ -22,6 +22,26 @@ def block() -> NetworkInfo:
     """Attention and an MLP between layer norms, as in GPT."""
     architecture = Transformer(1, 4, 2, 4, (2,), 2, (3,), ("gelu",), 3)
     return NetworkInfo(architecture.space, "gelu", architecture.module, (1, 4, 4))
+
+
+class Adapted(nn.Module):
+    """An MLP with frozen weights, and an adapter of each layer: ``x -> (W + U D) x + b``."""
+
+    def __init__(self, base: list[tuple[Tensor, Tensor]], rank: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(weight.shape[1], len(weight)) for weight, _ in base)
+        for layer, (weight, bias) in zip(self.layers, base, strict=True):
+            layer.load_state_dict({"weight": weight, "bias": bias})
+        self.layers.requires_grad_(False)
+        self.down = nn.ParameterList(torch.zeros(rank, weight.shape[1]) for weight, _ in base)
+        self.up = nn.ParameterList(torch.zeros(len(weight), rank) for weight, _ in base)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for i, (layer, down, up) in enumerate(zip(self.layers, self.down, self.up, strict=True)):
+            x = gelu(x) if i else x
+            x = layer(x) + x @ down.T @ up.T
+        return x
 
 
 @functools.cache
