@@ -8,8 +8,7 @@ import pytest
 import versions
 from harness_worker import settings_of
 
-from nfn_monomial.benchmarks.studies import classify, columns, edit, predict
-from nfn_monomial.benchmarks.studies.tune import search
+from nfn_monomial.benchmarks.studies import classify, columns, edit, predict, tune
 
 CODE = """
 def scores(values, share=0.5):
@@ -26,7 +25,7 @@ def test_code_is_that_of_which_the_versions_are() -> None:
 
 def test_versions_are_those_that_studies_use() -> None:
     modules = {"predict-generalization": predict, "classify-inr": classify, "edit-inr": edit, "train": columns}
-    assert versions.versions() == {name: m.VERSION for name, m in modules.items()} | {"tune": search.VERSION}
+    assert versions.versions() == {name: m.VERSION for name, m in modules.items()} | {"tune": tune.VERSION}
 
 
 def test_a_version_is_part_of_the_key_and_of_the_name() -> None:
