@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from nfn_monomial.adapters.definitions import read_definition
-from nfn_monomial.adapters.imports import DefinitionError, arguments_of, called, importing, named
+from nfn_monomial.adapters.imports import DefinitionError, arguments_of, called, named
 
 NET = """
 import torch
@@ -147,11 +146,3 @@ def test_arguments_as_text(text: str, found: dict[str, Any]) -> None:
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(DefinitionError, match=r"--net-args .*: give arguments by name, as width=64"):
         arguments_of(text)
-
-
-def test_code_that_is_imported_while_nothing_runs_is_left_alone(tmp_path: Path) -> None:
-    path = net(tmp_path / "net.py")
-    with importing(f"{path}:Net"):
-        assert sys.path[0] == str(tmp_path)
-    assert str(tmp_path) not in sys.path
-    assert torch.equal(torch.ones(1), torch.ones(1))

@@ -125,9 +125,6 @@ def test_every_other_scale_has_a_larger_norm(space, seed, size):
     assert bool((norm(GroupElement(space, moved).act(best)) > norm(best) * (1 + 1e-9)).all())
 
 
-# -- same function ----------------------------------------------------------------------------------------------------
-
-
 # -- dead neurons -----------------------------------------------------------------------------------------------------
 
 
