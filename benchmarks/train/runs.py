@@ -76,7 +76,7 @@ class RunSettings:
     training: TrainConfig
     data: str
     code: str
-    version: int = 1
+    version: int
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", json.loads(json.dumps(self.options)))  # equal to what is read back

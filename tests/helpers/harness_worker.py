@@ -119,7 +119,7 @@ class Packed(nn.Module):
 
 
 def settings_of(kind: str, training: TrainConfig = TRAINING) -> RunSettings:
-    return RunSettings("harness", kind, "toy", "original", 0, {}, "pairs", training, "none", "code")
+    return RunSettings("harness", kind, "toy", "original", 0, {}, "pairs", training, "none", "code", 1)
 
 
 def trial(settings: RunSettings, **changed: Any) -> Trial:

@@ -26,7 +26,7 @@ def made_up_run(
     if isinstance(tests, Mapping):
         tests = [TestResult(name, None, dict(metrics), 0) for name, metrics in tests.items()]
     run = Run(
-        RunSettings("x", subject, model, train_set, seed, dict(options or {}), "bce", TrainConfig(3), "f00", "0"),
+        RunSettings("x", subject, model, train_set, seed, dict(options or {}), "bce", TrainConfig(3), "f00", "0", 1),
         label=model.upper(),
         invariant_under="group",
         sees="weights",
