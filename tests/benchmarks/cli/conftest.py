@@ -17,12 +17,6 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shown, "_width", 200)
 
 
-@pytest.fixture(autouse=True)
-def _memory_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which takes another step of each training, and a profiler."""
-    monkeypatch.setattr("nfn_monomial.benchmarks.train.loop.step_memory", lambda *_: 2**20)
-
-
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 ReLU and 40 tanh CNNs: 16 training, 4 validation and 20 test networks an activation."""

@@ -9,12 +9,6 @@ from nfn_monomial.benchmarks.make.config import MixedConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 
-@pytest.fixture(autouse=True)
-def _memory_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which takes another step of each training, and a profiler."""
-    monkeypatch.setattr("nfn_monomial.benchmarks.train.loop.step_memory", lambda *_: 2**20)
-
-
 @pytest.fixture(scope="session")
 def zoo() -> Corpus:
     return corpus("relu")

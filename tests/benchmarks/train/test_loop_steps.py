@@ -8,12 +8,16 @@ import torch
 from torch import Tensor, nn
 from toy_training import CONFIG, Linear, linear, negative_error, run, toy
 
+from nfn_monomial.benchmarks.train import loop
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import predict
+from nfn_monomial.benchmarks.train.measure import step_memory
 from nfn_monomial.models.blocks import Blocks
 
 
-def test_peak_memory_is_that_of_known_tensors() -> None:
+def test_peak_memory_is_that_of_known_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "step_memory", step_memory)
+
     class Wide(nn.Module):
         def __init__(self) -> None:
             super().__init__()
