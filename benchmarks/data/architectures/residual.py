@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
+from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space import Dim, Node
 from nfn_monomial.tools.predictors.architectures import (
     MODULES,
     Architecture,
     ArchitectureKind,
     MixedActivation,
+    derived_space,
     require_activations,
     require_sizes,
 )
@@ -78,66 +77,13 @@ class ResidualCNN(Architecture):
 
     @property
     def space(self) -> WeightSpace:
-        """Nodes: ``x``, a stream ``s0``, ``s1``, ... for each stage, ``h0``, ``h1``, ... inside of blocks, ``y``.
-
-        What a batch norm with running statistics is multiplied by in front, its mean included, its gain undoes: one
-        gauge more for every norm that writes to a node. A first gauge that does nothing says which way the network
-        runs.
-        """
-        acting = symmetry_of(self.activation)
-        behind = acting is not Symmetry.PERMUTATION  # whether anything but the order of neurons is free there
-        convolutions = list(self.convolutions())
-        norms: dict[str, list[str]] = {}
-        for name, _, target, _ in convolutions:
-            norms.setdefault(target, []).append(name)
-
-        def axis(node: str, flow: int, power: int, norm: str = "", before: int = 1) -> Axis:
-            """``power``: of the factor behind the activation; ``before``: of that in front of a norm."""
-            if not self.normalised or node not in norms:
-                return Axis(node, flow)
-            return Axis(node, (flow, *[power] * behind, *[before * (name == norm) for name in norms[node]]))
-
-        parameters: dict[str, tuple[Dim, ...]] = {}
-        for name, source, target, kernel in convolutions:
-            rows = axis(target, 1, 0, name)
-            parameters[f"{name}.weight"] = (rows, axis(source, -1, -1), kernel, kernel)
-            if self.normalised:
-                norm = name.replace("conv", "norm")
-                parameters[f"{norm}.weight"] = (axis(target, 0, 1, name, -1),)
-                parameters[f"{norm}.bias"] = (axis(target, 1, 1),)
-                parameters[f"{norm}.running_mean"] = (rows,)
-                parameters[f"{norm}.running_var"] = (axis(target, 0, 0),)
-            else:
-                parameters[f"{name}.bias"] = (rows,)
-        parameters["head.weight"] = (Axis("y", 1), axis(f"s{len(self.widths) - 1}", -1, -1))
-        parameters["head.bias"] = (Axis("y", 1),)
-
-        widths = dict(zip(_numbered("s"), self.widths)) | dict(zip(_numbered("h"), self.inner))  # noqa: B905
-        nodes = {"x": Node((Symmetry.FIXED,), self.channels)}
-        for node, found in norms.items():
-            gauges = (Symmetry.PERMUTATION, *[acting] * behind, *[Symmetry.MONOMIAL] * len(found))
-            nodes[node] = Node(gauges if self.normalised else (acting,), widths[node])
-        return WeightSpace(nodes | {"y": Node((Symmetry.FIXED,), self.classes)}, parameters)
-
-    def convolutions(self) -> Iterator[tuple[str, str, str, int]]:
-        """Every convolution in the order of the module: name, node that it reads, that it writes to, kernel size."""
-        yield "conv", "x", "s0", 3
-        for number, (stage, first) in enumerate(self.stages()):
-            source = f"s{stage - 1}" if first else f"s{stage}"
-            yield f"blocks.{number}.conv1", source, f"h{number}", 3
-            yield f"blocks.{number}.conv2", f"h{number}", f"s{stage}", 3
-            if first:
-                yield f"blocks.{number}.shortcut_conv", source, f"s{stage}", 1
+        return derived_space(self, 2 * self.stride * 2 ** len(self.widths))
 
     def stages(self) -> Iterator[tuple[int, bool]]:
         """For every block its stage, and whether it leads there from the stage before."""
         for stage, count in enumerate(self.blocks):
             for block in range(count):
                 yield stage, stage > 0 and block == 0
-
-
-def _numbered(prefix: str) -> Iterator[str]:
-    return (f"{prefix}{i}" for i in itertools.count())
 
 
 class _Block(nn.Module):

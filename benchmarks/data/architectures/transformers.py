@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
+from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space import Dim, Node
 from nfn_monomial.tools.predictors.architectures import (
     MODULES,
     Architecture,
     ArchitectureKind,
     MixedActivation,
+    derived_space,
     require_activations,
     require_sizes,
 )
@@ -81,57 +81,7 @@ class Transformer(Architecture):
 
     @property
     def space(self) -> WeightSpace:
-        """Nodes: ``x``, the patches ``p``, the tokens' entries ``t``; of every block the heads ``a0``, ``a1``, ...,
-        nested in them what queries and keys share, ``k0``, ..., and values, ``v0``, ...; ``m0``, ... in MLPs; ``y``.
-
-        A layer norm leaves only permutations of the tokens' entries. What comes out of one, gain and shift, is read by
-        the next weights alone: it is multiplied by any number that these are divided by, one gauge for every norm. (One
-        sign of all tokens' entries at once is free as well; it is left out.)
-        """
-        blocks = len(self.heads)
-        norms = [f"blocks.{i}.{name}" for i in range(blocks) for name in ("norm1", "norm2")] + ["norm"]
-
-        def tokens(flow: int, power: int = 0, norm: str = "") -> Axis:
-            return Axis("t", (flow, *[power * (name == norm) for name in norms]))
-
-        parameters: dict[str, tuple[Dim, ...]] = {}
-
-        def normalise(norm: str) -> Axis:
-            """The norm's parameters; the axis along which what is behind it is read."""
-            parameters[f"{norm}.weight"] = (tokens(0, 1, norm),)
-            parameters[f"{norm}.bias"] = (tokens(1, 1, norm),)
-            return tokens(-1, -1, norm)
-
-        parameters["positions"] = (Axis("p"), tokens(1))
-        parameters["embed.weight"] = (tokens(1), Axis("x", -1), self.patch, self.patch)
-        parameters["embed.bias"] = (tokens(1),)
-        nodes = {
-            "x": Node((Symmetry.FIXED,), self.channels),
-            "p": Node((Symmetry.FIXED,), self.patches),
-            "t": Node((Symmetry.PERMUTATION, *[Symmetry.MONOMIAL] * len(norms)), self.width),
-        }
-        for i in range(blocks):
-            name, heads = f"blocks.{i}", Axis(f"a{i}", 0)
-            nodes[f"a{i}"] = Node((Symmetry.PERMUTATION,), self.heads[i])
-            nodes[f"k{i}"] = Node((Symmetry.MONOMIAL,), self.head_width, parent=f"a{i}")
-            nodes[f"v{i}"] = Node((Symmetry.MONOMIAL,), self.head_width, parent=f"a{i}")
-            nodes[f"m{i}"] = Node((symmetry_of(self.activations[i]),), self.hidden[i])
-            read = normalise(f"{name}.norm1")
-            for part, node, power in (("query", "k", 1), ("key", "k", -1), ("value", "v", 1)):
-                rows = (heads, Axis(f"{node}{i}", power))
-                parameters[f"{name}.{part}.weight"] = (rows, read)
-                if part != "key":
-                    parameters[f"{name}.{part}.bias"] = (rows,)
-            parameters[f"{name}.out.weight"] = (tokens(1), (heads, Axis(f"v{i}", -1)))
-            parameters[f"{name}.out.bias"] = (tokens(1),)
-            read = normalise(f"{name}.norm2")
-            parameters[f"{name}.up.weight"] = (Axis(f"m{i}", 1), read)
-            parameters[f"{name}.up.bias"] = (Axis(f"m{i}", 1),)
-            parameters[f"{name}.down.weight"] = (tokens(1), Axis(f"m{i}", -1))
-            parameters[f"{name}.down.bias"] = (tokens(1),)
-        parameters["head.weight"] = (Axis("y", 1), normalise("norm"))
-        parameters["head.bias"] = (Axis("y", 1),)
-        return WeightSpace(nodes | {"y": Node((Symmetry.FIXED,), self.classes)}, parameters)
+        return derived_space(self, self.image_size)
 
 
 class _Block(nn.Module):

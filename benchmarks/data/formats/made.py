@@ -145,7 +145,7 @@ def read_shard(folder: Path, number: int, described: Mapping[str, Any]) -> Shard
         if (content["set"], content["number"]) != (described, number):
             raise InvalidValueError("it is a shard of another set or another place")
         architecture, count = _built(content["architecture"], tensors), len(content["networks"])
-        expected = {name: (torch.float32, (count, *shape)) for name, shape in architecture.space.shapes().items()}
+        expected = {name: (torch.float32, (count, *shape)) for name, shape in _shapes(architecture).items()}
         expected |= {name: (dtype, (count,)) for name, dtype in COLUMNS[described["kind"]].items()}
         for name in dict.fromkeys((*expected, *tensors)):
             there = (tensors[name].dtype, tuple(tensors[name].shape)) if name in tensors else "missing"
@@ -200,7 +200,11 @@ def _group(shards: Sequence[Shard], kind: Kind) -> Group:
         return {name: torch.cat([shard.tensors[name] for shard in shards])[order] for name in names}
 
     columns = joined(COLUMNS[kind])
-    return Group(architecture, numbers[order].tolist(), joined(architecture.space.shapes()), columns)
+    return Group(architecture, numbers[order].tolist(), joined(_shapes(architecture)), columns)
+
+
+def _shapes(architecture: Architecture | Siren) -> dict[str, tuple[int, ...]]:
+    return architecture.shapes() if isinstance(architecture, Architecture) else architecture.space.shapes()
 
 
 def _classifiers(

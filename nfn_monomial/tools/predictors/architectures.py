@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ __all__ = [
     "MixedActivation",
     "PlainCNN",
     "architecture_of",
+    "derived_space",
     "require_activations",
     "require_sizes",
 ]
@@ -76,7 +78,12 @@ class Architecture(ABC):
     @property
     def names(self) -> dict[str, str]:
         """Parameter of the space -> that of the module, or buffer: ``{"weight.0": "0.weight", ...}``."""
-        return {name: name for name in self.space.parameters}
+        return {name: name for name, t in self.sized().state_dict().items() if t.is_floating_point()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter of the space -> its shape, for which no space has to be derived."""
+        state = self.sized().state_dict()
+        return {key: tuple(state[name].shape) for key, name in self.names.items()}
 
     def described(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -86,6 +93,17 @@ class Architecture(ABC):
         """The module without numbers: names and shapes only, on the meta device; draws nothing at random."""
         with torch.device("meta"):
             return self.module()
+
+
+@functools.cache
+def derived_space(architecture: Architecture, image_size: int) -> WeightSpace:
+    """The weight space of an architecture, derived from its module on images of so many pixels a side.
+
+    It takes a quarter of a second, once for equal architectures. That the group leaves what networks compute is for the
+    project's tests to see, not for every call.
+    """
+    images = torch.zeros(2, architecture.channels_in, image_size, image_size, device="meta")
+    return WeightSpace.from_module(architecture.sized(), images, certify=False)
 
 
 def require_activations(names: tuple[str, ...]) -> None:

@@ -347,7 +347,7 @@ def _info(value: Any) -> NetworkInfo:
     if value["architecture"] is None:
         return info
     architecture = architecture_of(value["architecture"])
-    if architecture.space != space:
+    if architecture.shapes() != space.shapes():
         raise InvalidValueError(
             f"the architecture {architecture} and the weight space {space} are of different networks"
         )

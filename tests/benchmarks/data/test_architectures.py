@@ -1,6 +1,7 @@
 """Residual CNNs and transformers: their weight spaces have all of the group that leaves what the modules compute."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from nfn_monomial import Axis, WeightSpace
+from nfn_monomial import Axis, Symmetry
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.tools.predictors.architectures import Architecture, MixedActivation, PlainCNN, architecture_of
@@ -54,23 +55,53 @@ def test_the_group_leaves_what_networks_compute(kind: str, activation: MixedActi
     assert len(unmoved) < len(tensors) / 4, "all but that of outputs, and what a permutation left by chance"
 
 
-def permuted(space: WeightSpace) -> set[tuple[int, frozenset[str]]]:
-    """Size of every node that is permuted, and the parameters that it is an axis of."""
-    found = set()
-    for name, node in space.nodes.items():
-        on = {p for p, axes in space.axes.items() if any(isinstance(a, Axis) and a.node == name for a in axes)}
-        if node.permutes and node.size is not None and node.size > 1:
-            found.add((node.size, frozenset(on)))
-    return found
+def behind_norms(count: int, width: int) -> int:
+    """Dimension of the gauges of neurons that so many batch norms write to: one for each, and that of the ReLU."""
+    return width * (count + 1)
+
+
+DIMENSIONS = {
+    ("residual", "relu"): 3 + 2 + 3 + 4 + 4,
+    ("residual", "tanh"): 0,
+    ("normalised", "relu"): sum(behind_norms(*n) for n in ((2, 3), (1, 2), (1, 3), (3, 4), (1, 4))),
+    ("normalised", "tanh"): 2 * 3 + 2 + 3 + 3 * 4 + 4,
+    ("transformer", "relu"): 5 * 4 + 3 * (2 + 2) + 3,  # of norms, of queries and values of each head, of one MLP
+    ("transformer", "gelu"): 5 * 4 + 3 * (2 + 2),
+}
+
+
+@pytest.mark.parametrize(("kind", "activation"), DIMENSIONS)
+def test_dimensions_of_the_group(kind: str, activation: MixedActivation) -> None:
+    architecture = of(kind, activation)
+    if kind == "transformer":
+        architecture = replace(TRANSFORMER, activations=(activation, "gelu"))
+    assert architecture.space.group_dimension == DIMENSIONS[kind, activation]
+
+
+PERMUTED = {
+    "residual": [(2, 3), (3, 3), (3, 7), (4, 3), (4, 8)],
+    "normalised": [(2, 6), (3, 6), (3, 13), (4, 6), (4, 17)],
+    # Of the blocks with two heads and with one: heads, entries of queries and values, MLPs; then the tokens' entries.
+    "transformer": [(2, 3), (2, 3), (2, 3), (2, 3), (2, 3), (2, 6), (3, 3), (4, 30)],
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_derived_from_the_module_is_the_same(kind: str) -> None:
-    architecture = of(kind, "relu")
-    derived, space = WeightSpace.from_module(architecture.module(), X.float()), architecture.space
-    assert set(derived.parameters) == set(space.parameters)
-    assert derived.group_dimension == space.group_dimension
-    assert permuted(derived) == permuted(space)
+def test_all_neurons_are_permuted(kind: str) -> None:
+    """Size of every node that is, and the number of parameters that it is an axis of."""
+    space = of(kind, "relu").space
+    on = Counter(axis.node for axes in space.axes.values() for axis in axes if isinstance(axis, Axis))
+    nodes = ((node.size, on[name]) for name, node in space.nodes.items() if node.permutes and node.size != 1)
+    assert sorted(nodes) == PERMUTED[kind]
+    signs = [on[name] for name, node in space.nodes.items() if node.symmetry is Symmetry.SIGN]
+    assert signs == ([21] if kind == "transformer" else []), "that of all tokens' entries at once"
+
+
+def test_equal_architectures_are_derived_once() -> None:
+    assert of("transformer", "relu").space is of("transformer", "relu").space
+    before = torch.get_rng_state()
+    assert replace(RESIDUAL, classes=7).space.shapes() == replace(RESIDUAL, classes=7).shapes()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("architecture", [PLAIN, RESIDUAL, TRANSFORMER], ids=lambda a: a.kind)
