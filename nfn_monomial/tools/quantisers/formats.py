@@ -16,7 +16,7 @@ from nfn_monomial.space.report.explain import folded
 
 from .names import family, named
 from .rotations import rotations_of
-from .scales import LeftOut, scale_lines
+from .scales import Line, scale_lines
 from .trial import Trial
 
 __all__ = ["FORMATS", "Recipe", "recipe_of"]
@@ -39,7 +39,7 @@ class Recipe:
     modifier: str
     arguments: dict[str, Any]
     errors: dict[str, float] = field(default_factory=dict)
-    left_out: Sequence[LeftOut] = ()
+    left_out: Sequence[Line] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The arguments, the errors and what is left out."""
@@ -65,7 +65,7 @@ class Recipe:
                 lines.append(f"        {front}{json.dumps(entry)}{told}")
         if self.left_out:
             lines.append("# Scales that are shared, too, which this format has no line for:")
-        alike: dict[tuple[str, ...], list[LeftOut]] = {}
+        alike: dict[tuple[str, ...], list[Line]] = {}
         for found in self.left_out:
             kinds = [*map(family, found.smooth), "->", *map(family, found.balance), found.reason]
             alike.setdefault(tuple(dict.fromkeys(kinds)), []).append(found)
@@ -101,9 +101,10 @@ def recipe_of(
         if isinstance(found := form(), str):
             raise InvalidValueError(f"no SpinQuant mapping of this network: {found}")
         return Recipe(MODIFIERS[style], *rotations_of(trial, found))
-    lines, left = scale_lines(trial, space, parts=style == "awq")
-    recipe = Recipe(MODIFIERS[style], {"mappings": []}, left_out=left)
-    for smooth, balance, numbers in named([line[:2] for line in lines], trial.paths):
+    scales = scale_lines(trial, space, parts=style == "awq")
+    lines = [line for line in scales if not line.reason]
+    recipe = Recipe(MODIFIERS[style], {"mappings": []}, left_out=[line for line in scales if line.reason])
+    for smooth, balance, numbers in named([(line.smooth[0], line.balance) for line in lines], trial.paths):
         entry = {"smooth_layer": smooth, "balance_layers": [*balance]} if style == "awq" else [[*balance], smooth]
         recipe.arguments["mappings"].append(entry)
         recipe.errors[json.dumps(entry)] = max(lines[n].error for n in numbers)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
-__all__ = ["family", "named"]
+from nfn_monomial.space import WeightSpace
+
+__all__ = ["family", "modules_of", "named"]
 
 Named: TypeAlias = tuple[str, tuple[str, ...], tuple[int, ...]]
 """One name or pattern, those on the other side of the line, and the numbers of the lines that it stands for."""
+
+
+def modules_of(space: WeightSpace, pieces: Iterable[str]) -> tuple[str, ...]:
+    """The modules of parameters; of those that the network itself holds, the parameters."""
+    names = [space.pieces[piece].parameter for piece in pieces]
+    return tuple(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
 
 
 def family(path: str) -> str:

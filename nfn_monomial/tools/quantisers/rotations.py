@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import NormalForm, SharedTurn
 
-from .names import named
+from .names import modules_of, named
 from .trial import KEPT, Trial
 
 __all__ = ["rotations_of"]
@@ -25,13 +25,9 @@ def rotations_of(trial: Trial, form: NormalForm) -> tuple[dict[str, Any], dict[s
         ValueError: if there is no stream that may be rotated, or a module that has a role is not one of its own.
     """
 
-    def modules(pieces: Iterable[str]) -> list[str]:
-        names = (form.whole.pieces[piece].parameter for piece in pieces)
-        return list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
-
-    def of_kind(kind: str) -> list[tuple[SharedTurn, list[str], list[str]]]:
+    def of_kind(kind: str) -> list[tuple[SharedTurn, tuple[str, ...], tuple[str, ...]]]:
         turns = (turn for turn in form.mappings() if turn.kind == kind)
-        return [(turn, modules(turn.writers), modules(turn.readers)) for turn in turns]
+        return [(turn, modules_of(form.whole, turn.writers), modules_of(form.whole, turn.readers)) for turn in turns]
 
     streams = [(writers, readers) for turn, writers, readers in of_kind("rotations") if not turn.centred]
     if len(streams) != 1:
@@ -50,16 +46,15 @@ def rotations_of(trial: Trial, form: NormalForm) -> tuple[dict[str, Any], dict[s
     heads = [(size, v, o) for size, (v,), (o,) in pairs if v in readers and o in writers]
     roles = _roles(trial, writers, readers, heads)
     errors = {
-        "embedding": trial.rotated(gains, writers, readers),
-        "attn_v": max(trial.rotated_heads(v, o, size) for size, v, o in heads),
+        "embedding": trial.rotated(gains, writers, readers, trial.shape(readers[0])[1]),
+        "attn_v": max(trial.rotated({}, [v], [o], size) for size, v, o in heads),
     }
     if not max(errors.values()) <= KEPT:
         raise _refused(f"rotations of the stream and in heads change outputs: {errors}")
-    norms = []
-    for norm, linears, numbers in named(list(gains.items()), trial.paths):
+    norms, every = [], list(gains.items())
+    for norm, linears, numbers in named(every, trial.paths):
         norms.append({"norm": norm, "linears": [*linears]})
-        own = list(gains.items())
-        errors[json.dumps(norms[-1])] = max(trial.folded(dict([own[n]])) for n in numbers)
+        errors[json.dumps(norms[-1])] = max(trial.rotated(dict([every[n]]), [], [], 1) for n in numbers)
     return {"rotations": ["R1", "R2"], "norm_mappings": norms, "mappings": roles}, errors
 
 

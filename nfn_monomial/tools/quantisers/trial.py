@@ -73,65 +73,44 @@ class Trial:
         scales = self._scales(self.shape(balance[0])[1])
 
         def move(weights: Tensors) -> Tensors:
-            for part in ("weight", "bias"):
-                if (name := self._names.get(f"{smooth}.{part}")) is not None:
-                    t = weights[name]
-                    factor = torch.cat([scales.new_ones(len(t) - len(scales)), scales])
-                    weights[name] = t / factor.reshape(-1, *[1] * (t.ndim - 1))
-            for path in balance:
-                name = self._names[f"{path}.weight"]
+            for name in (self._names[key] for key in (f"{smooth}.weight", f"{smooth}.bias") if key in self._names):
+                t = weights[name]
+                factor = torch.cat([scales.new_ones(len(t) - len(scales)), scales])
+                weights[name] = t / factor.reshape(-1, *[1] * (t.ndim - 1))
+            for name in (self._names[f"{path}.weight"] for path in balance):
                 weights[name] = weights[name] * scales
             return weights
 
         return self.change(move)
 
-    def folded(self, norms: Mapping[str, Sequence[str]]) -> float:
-        """The change by gains of norms that become 1, and are multiplied to the columns of linear layers instead."""
-        return self.change(lambda weights: self._folded(weights, norms))
+    def rotated(
+        self, gains: Mapping[str, Sequence[str]], writers: Sequence[str], readers: Sequence[str], size: int
+    ) -> float:
+        """The change by one random rotation of each so many entries that some layers write and others read.
 
-    def rotated(self, norms: Mapping[str, Sequence[str]], writers: Sequence[str], readers: Sequence[str]) -> float:
-        """The change by a random rotation of the stream that some layers write to and others read, gains folded."""
-        rotation = self._rotation(self.shape(readers[0])[1])
+        Before it gains of norms become 1, and are multiplied to the columns of their linear layers instead.
+        """
+        rotation: Tensor = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=self._generator)).Q
 
         def move(weights: Tensors) -> Tensors:
-            return self._turned(self._folded(weights, norms), writers, readers, rotation)
+            for norm, linears in gains.items():
+                gain = weights[self._names[f"{norm}.weight"]]
+                weights[self._names[f"{norm}.weight"]] = torch.ones_like(gain)
+                for name in (self._names[f"{path}.weight"] for path in linears):
+                    weights[name] = weights[name] * gain
+            for path in writers:
+                rows = path in self.linears  # an embedding has the stream as its columns
+                for name in (self._names[key] for key in (f"{path}.weight", f"{path}.bias") if key in self._names):
+                    turned = _by_blocks(weights[name].movedim(0, -1) if rows else weights[name], rotation)
+                    weights[name] = turned.movedim(-1, 0) if rows else turned
+            for name in (self._names[f"{path}.weight"] for path in readers):
+                weights[name] = _by_blocks(weights[name], rotation)
+            return weights
 
         return self.change(move)
 
-    def rotated_heads(self, writer: str, reader: str, size: int) -> float:
-        """The change by one random rotation in each head, of so many rows of one layer and columns of another."""
-        rotation = self._rotation(size)
-        return self.change(lambda weights: self._turned(weights, [writer], [reader], rotation))
-
-    def _turned(self, weights: Tensors, writers: Sequence[str], readers: Sequence[str], rotation: Tensor) -> Tensors:
-        for path in writers:
-            columns = path not in self.linears  # an embedding has the stream as its columns
-            for part in ("weight", "bias"):
-                if (name := self._names.get(f"{path}.{part}")) is not None:
-                    rows = weights[name] if columns else weights[name].movedim(0, -1)
-                    rows = _by_blocks(rows, rotation)
-                    weights[name] = rows if columns else rows.movedim(-1, 0)
-        for path in readers:
-            name = self._names[f"{path}.weight"]
-            weights[name] = _by_blocks(weights[name], rotation)
-        return weights
-
-    def _folded(self, weights: Tensors, norms: Mapping[str, Sequence[str]]) -> Tensors:
-        for norm, linears in norms.items():
-            gain = weights[self._names[f"{norm}.weight"]]
-            for path in linears:
-                name = self._names[f"{path}.weight"]
-                weights[name] = weights[name] * gain
-            weights[self._names[f"{norm}.weight"]] = torch.ones_like(gain)
-        return weights
-
     def _scales(self, count: int) -> Tensor:
         return torch.randn(count, dtype=torch.float64, generator=self._generator).mul(2).exp()
-
-    def _rotation(self, size: int) -> Tensor:
-        noise = torch.randn(size, size, dtype=torch.float64, generator=self._generator)
-        found: Tensor = torch.linalg.qr(noise).Q
-        return found
 
 
 def _by_blocks(rows: Tensor, rotation: Tensor) -> Tensor:
