@@ -227,15 +227,11 @@ def suffix_of(path: Path) -> str:
     return next((both for both in (".pth.tar", ".pt.tar") if path.name.endswith(both)), path.suffix)
 
 
-def checkpoints_in(folder: Path, progress: Callable[[int], None] = lambda found: None) -> list[Path]:
+def checkpoints_in(folder: Path) -> list[Path]:
     """The paths of all checkpoints in a folder and below it, by name, numbers as such: epoch 2 is before epoch 10.
 
     Left out are hidden files and folders, what trainers write beside networks (as ``optimizer.pt``), and second names:
     links to what is there.
-
-    Args:
-        folder: where to look.
-        progress: told how many were found, folder by folder.
 
     Raises:
         FileError: if there are none, or more files than anybody keeps networks in.
@@ -258,7 +254,6 @@ def checkpoints_in(folder: Path, progress: Callable[[int], None] = lambda found:
         for file in _files(entries):
             if not file.is_symlink() or file.resolve() not in found:
                 found[file.resolve()] = file
-        progress(len(found))
     if not found:
         raise FileError(f"{folder} has no checkpoints, expected {FORMS}")
     return sorted(found.values(), key=lambda file: [natural(part) for part in file.relative_to(folder).parts])
