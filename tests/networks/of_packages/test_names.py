@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from networks.of_packages.wheels import package
+from networks.of_packages.architectures import package
 
 from nfn_monomial.adapters.definitions import DefinitionError, read_definition
 from nfn_monomial.tools import compare_checkpoints
 from nfn_monomial.tools.checkpoints.files import checkpoints_in
-
-pytestmark = pytest.mark.networks
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
 WORDS = {"vocab_size": 20}
@@ -38,10 +36,8 @@ def saved(folder: Path, name: str, seed: int) -> Any:
     return model
 
 
-SLOW = ("LlamaForCausalLM", "T5ForConditionalGeneration")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in OURS])
+@pytest.mark.networks
+@pytest.mark.parametrize("name", OURS)
 def test_a_folder_of_transformers_says_what_network_it_is(name: str, tmp_path: Path) -> None:
     model = saved(tmp_path / "checkpoint-9", name, 0)
     saved(tmp_path / "checkpoint-10", name, 1)
@@ -55,6 +51,7 @@ def test_a_folder_of_transformers_says_what_network_it_is(name: str, tmp_path: P
     assert not others.to_json()["same_function"]
 
 
+@pytest.mark.networks
 def test_folders_that_cannot_be_built_are_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     wrong: dict[str, tuple[Any, str]] = {
@@ -79,12 +76,9 @@ def test_folders_that_cannot_be_built_are_named(tmp_path: Path) -> None:
     assert wider.shapes["bert.encoder.layer.0.intermediate.dense.weight"] == (32, 16)
 
 
+@pytest.mark.gallery
 @pytest.mark.parametrize(
-    ("kind", "small", "size"),
-    [
-        pytest.param("timm", "test_resnet", (3, 160, 160), marks=pytest.mark.slow),
-        ("torchvision", "squeezenet1_1", (3, 224, 224)),
-    ],
+    ("kind", "small", "size"), [("timm", "test_resnet", (3, 160, 160)), ("torchvision", "squeezenet1_1", (3, 224, 224))]
 )
 def test_networks_by_name(kind: str, small: str, size: tuple[int, ...]) -> None:
     package(kind)

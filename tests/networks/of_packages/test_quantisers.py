@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from invoking import invoke
-from networks.of_packages.language import MODELS, Sizes
+from networks.of_packages.architectures import WORDS, language
 
 from nfn_monomial.adapters.definitions import define
 from nfn_monomial.tools import find_symmetries
@@ -31,10 +31,11 @@ def test_the_page_shows_what_commands_print(tmp_path: Path, monkeypatch: pytest.
         assert masked[0] == masked[1]
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_tables_of_llama_are_contained(name: str) -> None:
-    sizes = Sizes()
-    found = find_symmetries(net=define(MODELS[name](sizes), MODELS[name].inputs(sizes)), format="awq").to_json()
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+def test_tables_of_llama_are_contained(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    build, inputs = language(kind, **WORDS, num_key_value_heads=2)
+    found = find_symmetries(net=define(build(transformers), inputs()), format="awq").to_json()
     lines = {line["smooth_layer"]: line["balance_layers"] for line in found["recipe"]["AWQModifier"]["mappings"]}
     wanted = {norm: [f"re:.*{n}_proj$" for n in names] for norm, names in NORMS.items()}
     assert lines.items() >= (wanted | {"re:.*up_proj$": ["re:.*down_proj$"]}).items()
