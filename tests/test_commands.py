@@ -39,7 +39,7 @@ def test_command_lines_in_help(path: tuple[str, ...]) -> None:
     [
         ("nfn-monomial predict", "Usage: nfn-monomial"),
         ("nfn-monomial ablation --epochs 3", "Usage: nfn-monomial"),
-        ("OMP_NUM_THREADS=1 nfn-monomial augment --seeds none  # with a comment", "Usage: nfn-monomial"),
+        ("OMP_NUM_THREADS=1 nfn-monomial ablation --seeds none  # with a comment", "Usage: nfn-monomial"),
         ("nfn-monomial zoo make && nfn-monomial edit-inr --task contrast", "Usage: nfn-monomial"),
         ("torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks ablation --seeds 0", "Usage: nfn-monomial"),
         ("nfn-monomial predict-generalization --set widn=2", "widn"),

@@ -56,6 +56,8 @@ class PredictConfig(Settings):
         scales: upper bounds of the uniform scales ``[1, s]`` of the moved test networks, where the group scales.
         augment_scale: upper bound of the scales of the augmented set's copies; none draws it for every copy from
             ``scales``.
+        per_scale: one set of moved copies for each of ``scales``, with scales up to it, and tested on these alone, as
+            the paper does; otherwise one for all.
         widen: how many times wider the widened test networks are, 0 for none.
         loss: of the logits.
         activations: of the networks; empty for all that the data have.
@@ -76,6 +78,7 @@ class PredictConfig(Settings):
     seeds: Some[Seed] = (0, 1, 2)
     scales: Some[Scale] = (1e1, 1e2, 1e4, 1e6)
     augment_scale: Scale | None = 10.0
+    per_scale: bool = False
     widen: Annotated[float, AfterValidator(_widening)] = 1.5
     loss: LossName = "bce"
     activations: tuple[str, ...] = ()
@@ -92,6 +95,17 @@ class PredictConfig(Settings):
             raise InvalidValueError(
                 f"train_networks is for one train set, not {', '.join(self.train_sets)}: choose train_sets=original"
             )
+        if self.per_scale and (sizes or set(self.train_sets) == {"original"}):
+            raise InvalidValueError(
+                "per_scale is of sets of moved copies of all training networks: choose train_sets=original,augmented, "
+                "without train_networks"
+            )
+
+    def ranges(self, train_set: TrainSet) -> list[PredictConfig]:
+        """What one train set is made and tested with: this, or with ``per_scale`` each of ``scales`` for itself."""
+        if not self.per_scale or train_set == "original":
+            return [self]
+        return [replace(self, scales=(s,), augment_scale=s) for s in self.scales]
 
     def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
         """Whether a model is trained on this set of these networks."""
@@ -145,13 +159,22 @@ PREDICT = {
             epochs=50, batch_size=16, learning_rate=3e-3, schedule="one-cycle", clip_norm=1.0, validate_every=5
         ),
     ),
-    # One augmented set serves all ranges of scales; one for each, as the paper has it, is `augment --preset paper`.
+    # One augmented set serves all ranges of scales; one for each, as the paper has it, by per_scale=true.
     "paper": PredictConfig(
         models=("statnn", "mlp", "np", "hnp", "gnn-paper", "monomial"),
         seeds=PAPER_SEEDS,
         scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
         widen=0,
         training=PAPER_TRAINING,
+    ),
+    "augment": PredictConfig(
+        models=(
+            *("statnn", "np", "hnp", "gnn"),
+            *("monomial", "monomial-hnp", "message-passing-stats", "monomial-conv"),
+        ),
+        seeds=(0,),
+        widen=0,
+        training=TrainConfig(epochs=10, batch_size=16),
     ),
     # Learning curves in the paper's setting, which stops early; after how many epochs it does not say.
     "curves": PredictConfig(
@@ -189,8 +212,8 @@ more neurons but the same functions. Writes `table.md`, `results.json`, `figure1
 of different architectures are read by the models on graphs.
 
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
-hyperparameters; curves, tau over 250 to 5,000 training networks, hours. `--models all`: all models that can read the
-networks, which takes hours, most of it for those on graphs.
+hyperparameters; augment, eight models for what moved copies teach; curves, tau over 250 to 5,000 training networks,
+hours. `--models all`: all models that can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:
 
@@ -202,6 +225,8 @@ Examples:
 
 - `nfn-monomial predict-generalization --data cifar10 --data-option split_file=cifar10_split.csv --preset paper
 --device cuda`
+
+- `nfn-monomial predict-generalization --preset augment --set per_scale=true --models hnp,monomial`
 
 - `nfn-monomial predict-generalization --models statnn --set train_sets=original --set train_networks=100,200,400`
 

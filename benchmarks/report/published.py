@@ -203,7 +203,6 @@ def _editing(of: str, images: str, errors: tuple[str, str, str, str]) -> Publish
 
 PAPER: Mapping[str, tuple[Published, ...]] = {
     "predict-generalization": (_RELU, _TANH),
-    "augment": (_RELU, _TANH),
     "ablation": (_ABLATION,),
     "classify-inr": (
         _classification("fashion", "NP", "FashionMNIST", ("9.95 ±0.36", "58.21 ±0.31", "57.43 ±0.46", "61.15 ±0.55")),

@@ -6,9 +6,10 @@ alone. Each is then tested on the test networks as they are, on the same network
 symmetry group, and on the same networks widened; neither changes any network's function, and so its accuracy.
 
 **Train sets.** ``original``, and ``augmented``: factor 2 as in the paper (App. D.3), each network once more, moved by a
-random group element; the validation networks likewise. The paper trains and tests once per range of scales; here one
-augmented set serves all test sets. Its range is [1, 10] by default, the one that serves the models without the symmetry
-best on all test sets together: wider ranges, and the test sets' ranges mixed, make their training unstable.
+random group element; the validation networks likewise. The paper trains and tests once per range of scales
+(``per_scale``); by default one augmented set serves all test sets. Its range is [1, 10], the one that serves the models
+without the symmetry best on all test sets together: wider ranges, and those of the test sets mixed, make their training
+unstable.
 ``moved``: the moved copies of the augmented set alone, for which an invariant model cannot be told from the original.
 
 **Group elements** are drawn once per (test set, seed): all models of a seed meet the same moved networks.
@@ -204,13 +205,14 @@ def plan(
     data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
     return [
         Job(
-            _settings(config, corpus, model, train_set, seed, data[name], recipes.get(model), count),
+            _settings(each, corpus, model, train_set, seed, data[name], recipes.get(model), count),
             partial(prepare, sets[name]),
         )
         for seed in config.seeds
         for count in config.train_networks or (0,)
         for name, corpus in corpora.items()
         for train_set in config.train_sets
+        for each in (config.ranges(train_set) if corpus.scales else [config])
         for model in config.models
         if config.runs(name, train_set, model)
     ]

@@ -41,6 +41,7 @@ __all__ = ["STUDY", "Row", "draw_figure", "predict_report", "predict_tables", "s
 TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
 NOTHING = "-"
 ALL = ("all",)
+PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
 HATCHES = (None, "////", "....")  # of bars: original, moved, widened
 
 
@@ -69,17 +70,39 @@ class Row:
     peak_mib: float
 
 
-def predict_report(runs: Sequence[Run]) -> Report:
+def predict_report(runs: Sequence[Run], per_scale: bool = False) -> Report:
     """Tables, Figure 1, and the numbers of both.
+
+    Args:
+        runs: of `predict_generalization`.
+        per_scale: see `PredictConfig`; the runs of all ranges of scales share a row.
 
     Raises:
         ValueError: if there are no runs, or see `summarise`.
     """
-    record, rows = record_of(runs), summarise(runs)
+    record, rows = record_of(runs), summarise(_joined(runs) if per_scale else runs)
     results = {"rows": [asdict(row) for row in rows], **record}
     if all("train_networks" in run.settings.options for run in runs):
         return Report(curve_tables(runs), results, {"curves.png": draw_curves(runs)})
-    return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)})
+    return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")
+
+
+def _joined(runs: Sequence[Run]) -> list[Run]:
+    """Runs that differ in their range of scales alone as one, with the tests under the scales of all."""
+    groups: dict[tuple[str, str, str, int], list[Run]] = {}
+    for run in runs:
+        s = run.settings
+        groups.setdefault((s.subject, s.train_set, s.model, s.seed), []).append(run)
+    shown = []
+    for first, *others in groups.values():
+        if others:
+            tests = tuple(test for run in (first, *others) for test in run.tests if test.scale is not None)
+            options = {**first.settings.options, "scales": [t.scale for t in tests], "augment_scale": "of each test"}
+            diverged = any(run.diverged for run in (first, *others))
+            settings = replace(first.settings, options=options)
+            first = replace(first, settings=settings, tests=tests, diverged=diverged)
+        shown.append(first)
+    return shown
 
 
 def summarise(runs: Sequence[Run]) -> list[Row]:
@@ -295,4 +318,6 @@ def _choose(config: PredictConfig, corpora: Mapping[str, Corpus]) -> PredictConf
     return replace(config, models=tuple(name for name in config.models if name in able) or able)
 
 
-STUDY = Study(predict_generalization, lambda runs, config, store: predict_report(runs), _check, _choose)
+STUDY = Study(
+    predict_generalization, lambda runs, config, store: predict_report(runs, config.per_scale), _check, _choose
+)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 STUDIES = (
-    "ablation", "augment", "classify", "cost", "edit", "params", "predict_report",
+    "ablation", "classify", "cost", "edit", "params", "predict_report",
 )  # fmt: skip
 PRELOADED = (
     *(f"nfn_monomial.tools.checkpoints.{name}" for name in ("alignments", "balancing", "comparison", "inspection")),

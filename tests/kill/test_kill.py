@@ -34,10 +34,6 @@ WRITING: Mapping[str, tuple[str, ...]] = {
     "inr make": ("--images", "digits", "--networks", "60", "--steps", "2"),
     "predict-generalization": (*ZOO, "--models", "monomial", "--set", "widen=0", "--set", "activations=relu"),
     "ablation": (*ZOO, "--models", "mnf-1,mnf-1-hnp"),
-    "augment": (
-        *ZOO, "--models", "statnn,monomial", "--set", "activations=relu", "--set", "curve_models=monomial",
-        "--set", "curve_epochs=1",
-    ),
     "tune": (
         "--data", "{zoo}", *ONCE, "--models", "statnn", "--set", "trials=2", "--set", "epochs=1,2", "--set", "cuts=1",
         "--set", "folds=2", "--set", "batch_size=32",

@@ -30,11 +30,6 @@ COMMANDS: dict[str, tuple[str, set[str], int]] = {
         "--models statnn,monomial --set scales=1e6 --set train_sets=original --data-option limit=10", {"figure1.png"}, 4
     ),
     "ablation": ("--models mnf-1,mnf-1-hnp", {"ablation.png"}, 2),
-    "augment": (
-        "--models statnn --set scales=10,1e4 --set activations=relu --set per_scale=true --set curve_models=statnn "
-        "--set curve_epochs=1 --set curve_networks=8",
-        {"figure1.png", "training_curves.png"}, 3 + 2,
-    ),
     "classify-inr": ("--models mlp,inr-probes --set limit=16", {"confusion.png", "learning.png"}, 2),
     "edit-inr": (
         "--models np,monomial --set editor.fourier=8 --set editor.width=8 --set shown=2 --set limit=32",
@@ -144,7 +139,7 @@ def test_errors_are_one_line_and_leave_nothing_behind(
 @pytest.mark.parametrize(
     "asked",
     [
-        "ablation --models nothing", "augment --set curve_models=nothing", "tune --models inr-np",
+        "ablation --models nothing", "tune --models inr-np",
         "classify-inr --set slower=nothing", "edit-inr --models np,nothing",
         "predict-generalization --set augmented_models=nothing", "cost --models hnp,nothing", "cost --models np",
     ],

@@ -1,12 +1,13 @@
 """The experiment: honest scores, runs that are kept, redone and never half there."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from small_zoo import corpus
+from small_zoo import corpus, small_zoo
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
@@ -20,6 +21,7 @@ from nfn_monomial.benchmarks.studies.predict import (
     predict_generalization,
     scores,
 )
+from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import run_job
 from nfn_monomial.testing import random_networks
@@ -170,6 +172,60 @@ def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zo
         replace(config, train_networks=(12, 12))
     with pytest.raises(ValueError, match="for one train set, not original, augmented: choose train_sets=original"):
         replace(config, train_sets=("original", "augmented"))
+
+
+def test_one_training_for_each_range_of_scales(tmp_path: Path) -> None:
+    zoos = {name: small_zoo(name, networks=24) for name in ("relu", "tanh")}
+    config = replace(CONFIG, seeds=(0,), scales=(1e1, 1e4), per_scale=True, training=replace(TINY, epochs=1))
+    runs = predict_generalization(zoos, config, RunStore(tmp_path))
+    # Two models: relu on the original set and for each of two ranges, tanh on the original and one other set.
+    assert len({run.settings.name for run in runs}) == len(runs) == 2 * (1 + 2) + 2 * (1 + 1)
+    for run in runs:
+        own = run.settings.options["augment_scale"]
+        moved = run.settings.train_set == "augmented" and run.settings.subject == "relu"
+        assert own in ((1e1, 1e4) if moved else (None,))
+        assert not moved or [test.scale for test in run.tests] == [None, own, None], "as they are, its own, widened"
+    report = predict_report(runs, per_scale=True)
+    rows = {(row["activation"], row["model"], row["train_set"]): row for row in report.results["rows"]}
+    assert len(rows) == len(report.results["rows"]) == 8
+    assert len(report.results["runs"]) == len(runs)
+    for (activation, model, train_set), row in rows.items():
+        own = [r for r in runs if (r.settings.subject, r.settings.model, r.settings.train_set)
+               == (activation, model, train_set)]  # fmt: skip
+        tests = [test for run in own for test in run.tests if len(own) == 1 or test.scale]
+        assert {name: tau["mean"] for name, tau in row["tau"].items()} == {t.name: t.metrics["tau"] for t in tests}
+    assert list(rows["relu", "monomial", "augmented"]["tau"]) == ["scale 10", "scale 10000"]
+    for change in ({"train_sets": ("original",)}, {"train_sets": ("augmented",), "train_networks": (12,)}):
+        with pytest.raises(ValueError, match=r"per_scale is of sets of moved copies .* choose train_sets"):
+            replace(config, **change)
+
+
+@pytest.fixture
+def _float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("_float64")
+def test_moved_copies_alone_train_invariant_models_as_the_networks_do_and_no_others(tmp_path: Path) -> None:
+    zoos = {name: small_zoo(name, networks=24) for name in ("relu", "tanh")}
+    training = replace(TINY, precision="64-true")
+    config = replace(
+        CONFIG, train_sets=("original", "moved"), seeds=(0,), scales=(1e2,), augment_scale=1e2, widen=0.0,
+        training=training,
+    )  # fmt: skip
+    runs = predict_generalization(zoos, config, RunStore(tmp_path))
+    losses = {
+        (run.settings.subject, run.settings.model, run.settings.train_set): [e["train_loss"] for e in run.history]
+        for run in runs
+    }
+    for name in zoos:
+        for model in CONFIG.models:
+            original, moved = (losses[name, model, train_set] for train_set in ("original", "moved"))
+            assert len(set(original)) == len(original) == len(moved) == 2, "it learns"
+            difference = max(abs(a - b) / abs(a) for a, b in zip(original, moved, strict=True))
+            assert difference < 1e-8 if model == "monomial" else difference > 1e-3
 
 
 def test_parts_of_a_mixed_zoo_without_a_chosen_network_are_left_out(tmp_path: Path) -> None:
