@@ -79,10 +79,6 @@ def two(layer: Callable[[int, int], nn.Module]) -> nn.Module:
     return Of(lambda s, x, edges: s.b(s.a(x, edges).relu(), edges), a=layer(4, 6), b=layer(6, 3))
 
 
-def isomorphism(inputs: int, outputs: int) -> nn.Module:
-    return geometric.GINConv(nn.Sequential(nn.Linear(inputs, 5), nn.ReLU(), nn.Linear(5, outputs)))
-
-
 def on_graph(module: nn.Module, scales: int = 6, permuted: tuple[str, ...] = ("6",)) -> Case:
     return Case(module, (VECTOR, EDGES), scales, list(permuted))
 
@@ -152,8 +148,6 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "GCN": lambda: on_graph(two(geometric.GCNConv)),  # self-loops: masks, sizes that depend on values
     "SAGE, largest": lambda: on_graph(two(lambda n, m: geometric.SAGEConv(n, m, aggr="max"))),
-    "GIN": lambda: on_graph(two(isomorphism), 16, ("5", "5", "6")),
-    "GAT": lambda: on_graph(two(geometric.GATConv)),
 }  # fmt: skip
 
 
