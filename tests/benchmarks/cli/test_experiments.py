@@ -1,20 +1,26 @@
-"""The commands that train: small runs from end to end, and what cannot be done is found out first, in one line."""
+"""The commands that train: what they ask of studies, one of them whole, and what cannot be done is found out first."""
 
 import functools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from invoking import said
+from matplotlib.figure import Figure
 
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.make import config
 from nfn_monomial.benchmarks.make.config import MixedConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
+from nfn_monomial.benchmarks.settings.register import Said
+from nfn_monomial.tools.report import Report, Table
 
 QUICK = ("--seeds", 1, "--set", "training.epochs=1")
 COMMON = {"table.md", "results.json", "config.json"}
+REPORT = Report([Table("Found", ("model", "tau"), (("statnn", "0.5"),))], {"rows": [{"tau": 0.5}]}, {"f.png": Figure()})
 
 
 def read(folder: Path, name: str = "results") -> Any:
@@ -25,58 +31,67 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_file()}
 
 
-COMMANDS: dict[str, tuple[str, set[str], int]] = {
-    "predict-generalization": (
-        "--models statnn,monomial --set scales=1e6 --set train_sets=original --data-option limit=10", {"figure1.png"}, 4
-    ),
-    "ablation": ("--models mnf-1,mnf-1-hnp", {"ablation.png"}, 2),
-    "classify-inr": ("--models mlp,inr-probes --set limit=16", {"confusion.png", "learning.png"}, 2),
-    "edit-inr": (
-        "--models np,monomial --set editor.fourier=8 --set editor.width=8 --set shown=2 --set limit=32",
-        {"edits.png", "learning.png"}, 2,
-    ),
-}  # fmt: skip
-"""Command -> options, figures, and how many runs a second call finds."""
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """Data and configurations that studies are asked to do, which here train nothing."""
+    calls: list[tuple[Any, Any]] = []
+    load = Experiment.load
+
+    def run(data: Any, config: Any, store: Any, tell: Any) -> None:
+        calls.append((data, config))
+        tell(Said("one run", 1, 1, "1/1 one run: tau 0.5"))
+
+    monkeypatch.setattr(Experiment, "load", lambda self: replace(load(self), run=run, tables=lambda *_: REPORT))
+    return calls
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_experiment_runs_and_a_second_call_does_nothing(name: str, zoo: Path, inrs: Path, tmp_path: Path) -> None:
-    options, figures, runs = COMMANDS[name]
-    data = inrs if name.endswith("inr") else zoo
-    asked = (name, "--data", data, "--out", tmp_path, *QUICK, *options.split(), "--seed", 3)
-    text = said(*asked)
+@pytest.mark.parametrize("name", [name for name, e in EXPERIMENTS.items() if e.data and not e.several])
+def test_a_command_asks_its_study_and_writes_the_report(
+    name: str, zoo: Path, inrs: Path, tmp_path: Path, asked: list[tuple[Any, Any]]
+) -> None:
+    data = inrs if EXPERIMENTS[name].inrs else zoo
+    text = said(name, "--data", data, "--out", tmp_path, *QUICK, "--seed", 3)
     assert ("digits: 80 training, 10 validation, 10 test networks" if data == inrs else "relu: 1") in text
-    assert "seed 3" in text
-    assert files(tmp_path) == COMMON | figures
+    assert "1/1 one run: tau 0.5" in text
+    assert "statnn" in text
+    assert files(tmp_path) == COMMON | {"f.png"}
+    assert read(tmp_path)["rows"] == [{"tau": 0.5}]
     stated = read(tmp_path, "config")
     assert (stated["config"]["training"]["epochs"], stated["config"]["seeds"]) == (1, [3])
     assert stated["data"]["path"] == str(data)
-    if name == "predict-generalization":
-        row = next(r for r in read(tmp_path)["rows"] if (r["activation"], r["model"]) == ("relu", "monomial"))
-        assert f"{row['tau']['original']['mean']:.3f}" in text
-        assert stated["data"]["relu"]["train"] == 10
-    assert said(*asked).count("(kept)") == runs
+    ((found, config),) = asked
+    assert (config.training.epochs, config.seeds) == (1, (3,))
+    assert len(found.train) == 80 if data == inrs else "relu" in found
 
 
-def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
+def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path, asked: list[tuple[Any, Any]]) -> None:
     zoo = tmp_path / "mixed"
     make_zoo(zoo, MixedConfig(networks=40, depths=(2, 2), widths=(2, 4), epochs=(1, 1), train_fractions=(0.1,)))
-    asked = ("predict-generalization", "--data", zoo, "--out", tmp_path / "out")
-    text = said(*asked, *QUICK, "--set", "train_sets=original", "--set", "scales=10")
-    assert "mixed: 16 training, 4 validation, 20 test networks" in text
-    rows = read(tmp_path / "out")["rows"]
-    assert {row["model"] for row in rows} == {"gnn", "monomial-conv", "statnn-set", "stats-set"}, "no others read them"
-    assert set(rows[0]["tau"]) == {"original", "scale 10", "widened"}
+    command = ("predict-generalization", "--data", zoo, "--out", tmp_path / "out")
+    assert "mixed: 16 training, 4 validation, 20 test networks" in said(*command, *QUICK)
+    ((_, config),) = asked
+    assert set(config.models) == {"gnn", "monomial-conv", "statnn-set", "stats-set"}, "no others read them"
     for option, message in {
-        "--models hnp": "hnp reads networks of one architecture",
         "--data-option unseen_architectures=true --models statnn": "too few for three parts",
         "--data-option limit=3": "which has no option limit",
         "--set activations=relu": "no network has the activation 'relu'",
     }.items():
-        assert message in said(*asked, *option.split(), code=2)
+        assert message in said(*command, *option.split(), code=2)
 
 
-def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_takes_several_zoos(zoo: Path, tmp_path: Path, asked: list[tuple[Any, Any]]) -> None:
+    other = shutil.copytree(zoo, tmp_path / "other")
+    command = ("tune", "--data", zoo, "--out", tmp_path / "tuned", "--set", "trials=2")
+    said(*command, "--data", other)
+    ((found, config),) = asked
+    assert config.trials == 2
+    names = [f"{folder.name}-{activation}" for folder in (zoo, other) for activation in ("relu", "tanh")]
+    assert [corpus.activation for corpus in found.values()] == list(found) == names
+    assert set(read(tmp_path / "tuned", "config")["data"]) == {"path", *names}
+    assert "several folders have one name" in said(*command, "--data", zoo, code=2)
+
+
+def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = functools.partial(config.ZooConfig, epochs=(1, 2), train_fractions=(0.1,))
     monkeypatch.setattr(config, "ZooConfig", quick)
     asked = ("demo", "--out", tmp_path / "out")
@@ -150,23 +165,3 @@ def test_models_that_an_experiment_has_not_are_found_out_before_data_are_read(as
     said_of = ("'nothing'", "nothing: not of the ablation", "is a model for the task 'inr'", "add hnp")
     assert any(words in text for words in said_of)
     assert not (tmp_path / "out").exists()
-
-
-def test_tune_and_predict_by_the_recipe(tmp_path: Path) -> None:
-    zoo, other, out = tmp_path / "zoo", tmp_path / "other", tmp_path / "tuned"
-    make_zoo(zoo, config.ZooConfig(networks=160, epochs=(1, 1), train_fractions=(0.1,)))
-    shutil.copytree(zoo, other)
-    asked = ("tune", "--data", zoo, "--data", other, "--out", out, "--models", "statnn", *QUICK, "--set", "trials=2")
-    asked = (*asked, "--set", "epochs=1,2", "--set", "folds=2", "--set", "cuts=1", "--set", "loss=rank")
-    said(*asked)
-    names = [f"{folder.name}-{activation}" for folder in (zoo, other) for activation in ("relu", "tanh")]
-    assert files(out) == COMMON | {"search.png", "recipe.json", "search.journal"}
-    assert set(read(out, "config")["data"]) == {"path", *names}
-    assert said(*asked).count("(kept)") == 1 + 8
-    recipe = read(out, "recipe")["recipes"]["statnn"]
-    given = ("--set", f"recipe={out / 'recipe.json'}", "--models", "statnn,mlp", "--set", "activations=relu")
-    said("predict-generalization", "--data", zoo, "--out", tmp_path / "p", *QUICK, *given, "--set", "widen=0")
-    trained = {values["model"]: values for values in read(tmp_path / "p")["settings"]}
-    assert {name: values["loss"] for name, values in trained.items()} == {"statnn": "rank", "mlp": "bce"}
-    assert trained["statnn"]["training"].items() >= recipe["training"].items()
-    assert "several folders have one name" in said("tune", "--data", zoo, "--data", zoo, "--out", out, code=2)
