@@ -129,6 +129,23 @@ WRONG = {
         lambda: nm.ProbeFeatures(NET, 2)(changed(STACKED, **{"0__weight": STACKED["0.weight"] * math.nan})),
         "0.weight holds 12 NaN or infinite values",
     ),
+    "NaN": (lambda: MessagePassingNFN(RELU, 2, dropout=math.nan), "dropout must be finite, found nan"),
+    "infinite": (lambda: nm.EquivariantNFN(RELU, (2,), init_scale=math.inf), "init_scale must be finite, found inf"),
+    "half": (lambda: nm.EquivariantLinear(RELU, 1.5, 1), "in_channels must be a whole number, found 1.5"),
+    "huge": (lambda: nm.EquivariantLinear(RELU, 2**40, 1), "in_channels must be at most 1048576, found 1099511627776"),
+    "letters": (lambda: WeightSpace.mlp("231", "relu"), "sizes must be a sequence of a whole number, found '231'"),
+    "rows": (
+        lambda: nm.EquivariantNFN(RELU, torch.tensor([2])),
+        "channels must be a sequence of a whole number, found a tensor",
+    ),
+    "eight bits": (
+        lambda: RELU.pack({n: x.to(torch.float8_e4m3fn) for n, x in NETS.items()}),
+        "floating point is expected: tensor.float",
+    ),
+    "whole numbers": (
+        lambda: LINEAR(PACKED.map(torch.Tensor.long)),
+        "must be a dense tensor of floating point numbers, found .*int64",
+    ),
     # Comparing
     "align": (
         lambda: nm.align(RELU, ONE, NETS),

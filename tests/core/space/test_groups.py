@@ -121,6 +121,8 @@ def test_matrices_of_the_wrong_size_or_batch_are_refused():
     g = matrix(3, "scale", 0, batch=2)
     with pytest.raises(ValueError, match="3 neurons cannot act on axis 1 of"):
         g.act(torch.zeros(2, 4), 1)
+    with pytest.raises(ValueError, match="of 3 and 4 neurons do not compose"):
+        g @ matrix(4, "scale", 0, batch=2)
     with pytest.raises(ValueError, match="batches of 2 and 3"):
         g @ matrix(3, "scale", 0, batch=3)
     with pytest.raises(ValueError, match="different spaces"):

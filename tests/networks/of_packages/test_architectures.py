@@ -158,7 +158,7 @@ def stacked(inputs: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_says_why(name: str) -> None:
     with pytest.raises(ValueError, match=REFUSED[name][0]):
-        WeightSpace.from_module(built(name), ARCHITECTURES[name].inputs())
+        WeightSpace.from_module(built(name), tuple(map(doubled, ARCHITECTURES[name].inputs())))
 
 
 def test_every_architecture_has_its_line() -> None:
