@@ -18,10 +18,10 @@ help:
 	@echo "make bench  all ratios of the speed of layers (2 min)"
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
-	@echo "make test-networks  the zoo of networks against numeric oracles, files of transformers and Lightning"
+	@echo "make test-networks  the whole zoo of networks, files of transformers and Lightning"
 	@echo "make gallery  67 architectures of five packages are read as docs/gallery.md says, and 43 others (30 min, with downloads)"
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
-	@echo "make slow   tests that take minutes: compiled layers and models, what memory is taken"
+	@echo "make slow   tests that take minutes: compiled layers and models, memory, the zoo against numeric oracles"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
 	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, others in every call"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
@@ -73,7 +73,7 @@ test: lint
 test-rounding: $(INSTALLED)
 	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -k "not damage and not cut and not killed" -q -n 2 --dist worksteal
 
-# The groups by hand against the numeric oracles, and checkpoints as transformers and Lightning write them.
+# Groups that are derived and layers on the whole zoo, and checkpoints as transformers and Lightning write them.
 test-networks: $(INSTALLED)
 	$(BIN)/python -m pip install $(FETCH) -c constraints.txt -e '.[networks]' || echo "no transformers: skipped"
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m "networks and not slow" -n 2 --dist worksteal
@@ -85,7 +85,8 @@ gallery:
 	build/gallery/bin/python -m pip install $(FETCH) -c constraints.txt -e '.[gallery,tools,dev]'
 	OMP_NUM_THREADS=1 build/gallery/bin/pytest tests/gallery tests/networks/of_packages -m gallery -q -n 2 --dist worksteal
 
-# What takes long beside what else tests the same: compiled layers and models, memory.
+# What takes long beside what else tests the same: compiled layers and models, memory; and what the zoo says of its
+# networks, counted by numeric oracles.
 slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -q -n 2 --dist worksteal
 

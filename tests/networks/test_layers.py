@@ -20,7 +20,8 @@ LAYERED = {
     "pointwise_depthwise", "gru", "maxout", "perceiver", "autoencoder_tied", "constant_gain",
     "generated_weights", "experts_gathered",
 }  # fmt: skip
-ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in LAYERED else pytest.mark.networks) for n in NETWORKS.values()]
+REST = [pytest.mark.networks, pytest.mark.slow]
+ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in LAYERED else REST) for n in NETWORKS.values()]
 THREE_ENDS = {  # have parameters of three ends that are no factors on whole tensors, and so no graphs
     "llama", "falcon", "multi_query", "bilinear", "rolled", "cumulative", "outer_product",
     "attention_pooling", "experts_gathered", "fourier_operator",

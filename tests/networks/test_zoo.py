@@ -18,7 +18,8 @@ from nfn_monomial import Axis, Symmetry, WeightSpace
 ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
 
 
-@pytest.mark.networks  # the package has no part in it
+@pytest.mark.networks
+@pytest.mark.slow  # the package has no part in it: only another zoo gives other answers
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)
 def test_groups_by_hand_are_those_of_the_oracles(network: Network) -> None:
     verified = Verified(network)

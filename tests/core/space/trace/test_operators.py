@@ -654,7 +654,8 @@ def test_every_rule_has_a_case():
     assert rules - {name.split(":")[0] for name in CASES} - set(ELSEWHERE.split()) == set()
 
 
-# Steps, whose derivative is 0, and what the rules do not find: the count is another one, for which there is a reason.
+# Steps, whose derivative is 0, positions, which stay as they are nearby, entries that are read at these alone, and what
+# the rules do not find: the count is another one, for which there is a reason.
 UNCOUNTED = """
 detach | hardshrink | relu6 | nan_to_num | logit | sgn | sign | floor_divide | logical_and | logical_or |
 logical_xor | bitwise_and | bitwise_or | bitwise_xor | __and__ | __or__ | isfinite | xlogy | eq | ne | not_equal |
@@ -668,11 +669,15 @@ split_with_sizes | tensor_split | unsafe_split | unsafe_chunk | stack | copy | f
 | constant_pad_nd | flip: neurons | roll: of all | tril | triu | rot90 | index: neurons | index_select: by neurons |
 gather: in part | index_add: neurons | index_reduce: product | scatter_add: in part | scatter_reduce: product |
 index_put: pairs | index_put: neurons | index_put: a mask of all | slice_scatter: neurons | adaptive_max_pool1d |
-max_pool2d_with_indices | max_pool3d_with_indices | pixel_shuffle | channel_shuffle
+max_pool2d_with_indices | max_pool3d_with_indices | pixel_shuffle | channel_shuffle | batch_norm: of a weight |
+gather: at the largest | gather: at the largest of rows | index: at the largest of a table |
+index_select: the largest | max: of all | max_unpool2d: of others | median: of all | sort: by others | sum: of all |
+topk: in no order | topk: its positions | topk: its positions added up
 """
 
 
 @pytest.mark.networks
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(CASES.keys() - set(" ".join(UNCOUNTED.split()).split(" | "))))
 def test_as_many_scalings_are_found_as_are_counted(name):
