@@ -19,6 +19,7 @@ from nfn_monomial.benchmarks.data.formats import base as formats
 from nfn_monomial.benchmarks.data.formats.detection import detect
 from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
+from nfn_monomial.benchmarks.models.catalogue import register_all
 from nfn_monomial.benchmarks.settings.register import EXPERIMENTS
 from nfn_monomial.tools.predictors import models as registry
 
@@ -36,6 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a block registers is gone after its test."""
     monkeypatch.chdir(folder)
+    register_all()  # they are registered once, when they are imported
     before = [(known, dict(known)) for known in (registry.register.classes, formats._REGISTRY, EXPERIMENTS)]
     yield
     for known, entries in before:
