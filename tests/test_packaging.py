@@ -39,5 +39,3 @@ def test_data_files_of_packages_are_there():
 def test_a_folder_can_be_taken_in_at_a_glance(folder: Path):
     modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
     assert len(modules) <= 12
-    longest = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.py")}
-    assert not {name: lines for name, lines in longest.items() if lines > 400}
