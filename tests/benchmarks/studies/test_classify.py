@@ -12,12 +12,7 @@ from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputCo
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_siren
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.classify import (
-    confusion,
-    plan,
-    scores,
-    sizes_of,
-)
+from nfn_monomial.benchmarks.studies.classify import classify_report, confusion, plan, scores, sizes_of
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.benchmarks.train.sweep import run_job
 from nfn_monomial.nn import InputNorm
@@ -51,13 +46,18 @@ def accuracy(run: Run) -> dict[str, float]:
 def test_learns_what_the_function_tells_and_nothing_else() -> None:
     corpus = toy()
     config = replace(QUICK, models=("inr-probes", "inr-monomial-hnp"), training=TrainConfig(4, 16, 5e-3))
-    for run in done(config, corpus):
+    runs = done(config, corpus)
+    for run in runs:
         assert accuracy(run)["original"] > 0.7, run.settings.model
         # Neither moves nor phases change the image; the model sees that.
         assert accuracy(run)["moved"] == accuracy(run)["shifted"] == accuracy(run)["original"]
-        best = max(run.history, key=lambda epoch: epoch["metrics"]["selection"])
-        assert run.best_epoch == best["number"]
-        assert run.val == best["metrics"]
+    report = classify_report(runs)
+    assert set(report.figures) == {"confusion.png", "learning.png"}
+    assert [row["model"] for row in report.results["rows"]] == [run.settings.model for run in runs]
+    for row, run in zip(report.results["rows"], runs, strict=True):
+        counts = torch.tensor(row["confusion"])
+        assert counts.sum() == 64
+        assert float(counts.diag().sum()) / 64 == pytest.approx(accuracy(run)["original"])
     shuffled = {name: getattr(corpus, name) for name in ("train", "val", "test")}
     for name, old in shuffled.items():
         order = torch.randperm(len(old), generator=torch.Generator().manual_seed(7))

@@ -29,7 +29,7 @@ from nfn_monomial.tools.predictors.architectures import PlainCNN
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 
 TINY = TrainConfig(epochs=2, batch_size=16)
-CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0, 1), scales=(1e1, 1e6), training=TINY)
+CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0,), scales=(1e1, 1e6), training=TINY)
 
 
 # -- scores
@@ -92,29 +92,29 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path) -> None:
         return predict_generalization(zoos, config, store, lambda p: kept.append(p.kept) if p.run else None)
 
     runs = done(CONFIG)
-    assert kept == [False] * 2 * 2 * 2 * 2  # activations, train sets, models, seeds
+    assert kept == [False] * 2 * 2 * 2  # activations, train sets, models
     for run in runs:
         moved = ["scale 10", "scale 1e+06"] if run.settings.subject == "relu" else ["sign flips"]
         assert [t.name for t in run.tests] == ["original", *moved, "widened"]
         assert run.networks["train"] == (96 if run.settings.train_set == "augmented" else 48)
-        assert run.val["tau"] == max(epoch["metrics"]["tau"] for epoch in run.history)
         if run.settings.model == "monomial":
             # Rounding may swap a pair of the 276 that 24 networks are.
             assert all(abs(t.metrics["tau"] - run.tests[0].metrics["tau"]) < 0.03 for t in run.tests[:-1])
     assert done(CONFIG) == runs
     assert all(kept), "nothing was done twice"
 
-    store.run_file(runs[3].settings).unlink()
-    store.predictor_file(runs[7].settings).unlink()
-    cut_off = store.run_file(runs[9].settings)
+    store.run_file(runs[1].settings).unlink()
+    store.predictor_file(runs[3].settings).unlink()
+    cut_off = store.run_file(runs[4].settings)
     cut_off.write_bytes(cut_off.read_bytes()[:-100])
     again = done(CONFIG)
-    assert [i for i, one in enumerate(kept) if not one] == [3, 7, 9]
+    assert [i for i, one in enumerate(kept) if not one] == [1, 3, 4]
     assert [run.tests for run in again] == [run.tests for run in runs], "a seed reproduces a run"
-    done(replace(CONFIG, seeds=(0, 1, 2), models=("monomial",)))
-    assert kept.count(False) == 4, "one more seed is all that is missing"
-    done(replace(CONFIG, models=("monomial",), scales=(1e2,)))
-    assert kept.count(False) == 4, "other scales concern networks that have scales only"
+    few = replace(CONFIG, models=("statnn",), train_sets=("original",))
+    done(replace(few, seeds=(0, 1)))
+    assert kept.count(False) == 2, "one more seed is all that is missing"
+    done(replace(few, scales=(1e2,)))
+    assert kept.count(False) == 1, "other scales concern networks that have scales only"
 
 
 def test_a_model_of_one_width_has_no_widened_test_set(zoo: Corpus) -> None:
@@ -161,7 +161,7 @@ def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zo
 
     config = replace(CONFIG, models=("statnn",), train_sets=("original",), scales=(1e1,), train_networks=sizes)
     runs = predict_generalization({"relu": zoo}, config, RunStore(tmp_path))
-    assert [run.networks["train"] for run in runs] == [*sizes, *sizes]
+    assert [run.networks["train"] for run in runs] == [*sizes]
     assert {run.networks["test"] for run in runs} == {len(zoo.test[0])}
     assert [key[1] for key in by_model(runs)] == [f"{n} original" for n in sizes], "sizes are never averaged"
     with pytest.raises(ValueError, match=rf"train_networks has {most + 1}, but there are {most} relu networks"):
@@ -240,9 +240,9 @@ def test_parts_of_a_mixed_zoo_without_a_chosen_network_are_left_out(tmp_path: Pa
     train, val, test = (tuple(part(width, count) for width in (2, 3, 4, 5)) for count in (6, 3, 5))
     zoo = Corpus("mixed", train, val, test, info=MixedInfo(tuple(p.info for p in train)))
     fewest = 8
-    assert any(len(Sets(zoo, 0.0).drawn(seed, fewest)[1]) < len(val) for seed in CONFIG.seeds)
+    assert any(len(Sets(zoo, 0.0).drawn(seed, fewest)[1]) < len(val) for seed in (0, 1))
     config = replace(
-        CONFIG, models=("gnn", "statnn-set", "stats-set"), train_sets=("augmented",), scales=(1e1,),
+        CONFIG, models=("gnn", "statnn-set", "stats-set"), train_sets=("augmented",), scales=(1e1,), seeds=(0, 1),
         train_networks=(fewest,), training=replace(TINY, epochs=1),
     )  # fmt: skip
     runs = predict_generalization({"mixed": zoo}, config, RunStore(tmp_path))
