@@ -35,10 +35,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(folder: Path, column: str, *more: object, code: int = 0) -> str:
+def asked(folder: Path, column: str, *more: object) -> tuple[object, ...]:
     given = (folder / "runs", "--net", f"{folder / 'net.py'}:Net", "--targets", folder / "runs.csv", "--column", column)
     out = () if "--out" in more else ("--out", folder / "out")
-    return said("train", *given, "--epochs", 2, "--group", "run", *out, *more, code=code)
+    return ("train", *given, "--epochs", 2, "--group", "run", *out, *more)
+
+
+def train(folder: Path, column: str, *more: object, code: int = 0) -> str:
+    return said(*asked(folder, column, *more), code=code)
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -115,12 +119,10 @@ def test_a_second_call_does_what_is_missing_and_nothing_is_replaced_unasked(home
     assert "%" in said("predict", home / "runs" / "run-1", "--predictor", tmp_path / "out" / "predictor.safetensors")
 
 
-def test_json_and_nothing_else(home: Path, tmp_path: Path) -> None:
-    given = ("--net", f"{home / 'net.py'}:Net", "--targets", home / "runs.csv", "--column", "loss", "--models", "stats")
-    result = invoke("train", home / "runs", *given, "--epochs", 1, "--out", tmp_path, "--json")
-    assert json.loads(result.output)["column"] == "loss"
-    assert "los" in said("train", home / "runs", *given, "--task", "los", code=2)
-    assert "unknown model 'x'" in said("train", home / "runs", *given[:-1], "x", "--out", tmp_path, code=2)
+def test_json_and_nothing_else(home: Path) -> None:
+    assert json.loads(invoke(*asked(home, "loss", "--models", "stats", "--json")).output)["column"] == "loss"
+    assert "los" in train(home, "loss", "--task", "los", code=2)
+    assert "unknown model 'x'" in train(home, "loss", "--models", "x", code=2)
 
 
 # -- models and numbers -----------------------------------------------------------------------------------------------
