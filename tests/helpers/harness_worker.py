@@ -6,10 +6,8 @@ done.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -178,15 +176,6 @@ def main(folder: Path, devices: int = 1, fail: int | None = None, **asked: Any) 
     (folder / f"rank{rank}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
-def write_threads(folder: Path) -> None:
-    """Names of the threads that are left."""
-    tasks = Path("/proc/self/task")
-    names = [(task / "comm").read_text(encoding="utf-8").strip() for task in tasks.iterdir()] if tasks.exists() else []
-    (folder / f"threads{os.environ['RANK']}.json").write_text(json.dumps(names), encoding="utf-8")
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if "RANK" in os.environ:
-        atexit.register(write_threads, Path(sys.argv[1]))  # called after all that is registered later
     main(Path(sys.argv[1]), **(json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}))

@@ -63,13 +63,6 @@ def test_claims_are_judged() -> None:
     }, "none of the MLP, which was not asked for"  # fmt: skip
 
 
-def test_one_seed_tells_large_differences_only() -> None:
-    assert verdict(Mean(0.54, None), ">", Mean(0.07, None))[0] == "holds"
-    assert verdict(Mean(0.60, None), ">", Mean(0.58, None))[0] == "cannot be told"
-    assert verdict(Mean(0.591, None), "=", Mean(0.591, None))[0] == "holds"
-    assert verdict(Mean(0.60, 0.1), "=", Mean(0.58, None))[1].endswith("one seed")
-
-
 @given(NUMBERS, NUMBERS, ERRORS, ERRORS)
 def test_verdicts_agree_with_one_another(a: float, b: float, first: float | None, second: float | None) -> None:
     """What is larger is not the same, nor smaller; scaled together, nothing changes."""

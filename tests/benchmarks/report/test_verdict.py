@@ -45,3 +45,8 @@ def test_half_a_percent_is_the_same() -> None:
     assert verdicts(Mean(200.0, 0.375), Mean(199.25, 0.5)) == (OPEN, HOLDS, HOLDS) * 2
     assert verdicts(Mean(200.0, 0.375), Mean(198.75, 0.5)) == UNKNOWN
     assert verdicts(Mean(200.0, None), Mean(199.25, None)) == (OPEN, HOLDS, HOLDS) * 2
+
+
+def test_why_says_what_the_difference_is_compared_to() -> None:
+    assert verdict(Mean(4.25, 0.375), ">", Mean(3.0, 0.5))[1] == "difference +1.2, 2 errors 1.2"
+    assert verdict(Mean(0.5, 0.1), "=", Mean(0.75, None))[1] == "difference -0.25, one seed"
