@@ -14,6 +14,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkGroup, NetworkInfo
 
 __all__ = [
+    "SIDES",
     "Corpus",
     "Networks",
     "Part",
@@ -66,6 +67,7 @@ class Part:
 
 
 Parts = tuple[Part, ...]
+SIDES = ("train", "val", "test")
 
 
 @dataclass(frozen=True)

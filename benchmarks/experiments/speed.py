@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Settings, Some
-from nfn_monomial.benchmarks.settings.register import Experiment, News, Said, Study, register
+from nfn_monomial.benchmarks.settings.register import Experiment, News, Study, register
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["LAYERS", "REFERENCE", "CostConfig", "LayersConfig"]
@@ -105,7 +105,7 @@ LAYERS = {
 
 def _run(data: Any, config: LayersConfig, store: Any, tell: Callable[[News], None]) -> Any:
     speed = import_module("nfn_monomial.benchmarks.speed.graphs")
-    return speed.bench_speed(config, lambda text: tell(Said(f"timing {text}")))
+    return speed.bench_speed(config, lambda text: tell(News(f"timing {text}")))
 
 
 register(

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.formats.made import SPLITS, Shard
+from nfn_monomial.benchmarks.data.formats.made import Shard
 from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictures
+from nfn_monomial.benchmarks.data.networks import SIDES
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.settings.base import Count, Seed, Settings
 from nfn_monomial.benchmarks.train.devices import require_device
@@ -112,7 +113,7 @@ def _plan(config: InrConfig, pictures: Pictures) -> tuple[Tensor, Tensor, Tensor
         raise InvalidValueError(f"limit is {config.limit}, but {config.images} has {len(pictures)} images")
     share = (config.limit or len(pictures)) / len(pictures)
     split_of = torch.full((len(pictures),), -1)
-    for number, name in enumerate(SPLITS):
+    for number, name in enumerate(SIDES):
         rows: Tensor = getattr(pictures, name)
         split_of[rows[: max(1, round(len(rows) * share))]] = number
     fits = [torch.nonzero(split_of >= 0 if fit == 0 else split_of == 0).flatten() for fit in range(config.fits)]

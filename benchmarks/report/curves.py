@@ -61,7 +61,7 @@ def _tests(curves: Curves) -> list[str]:
 
 
 def _tau(group: Sequence[Run], test: str) -> Mean:
-    return Mean.of(next(t for t in run.tests if t.name == test).metrics["tau"] for run in group)
+    return Mean.of(run.metric(test, "tau") for run in group)
 
 
 def _table(runs: Sequence[Run], activation: str, test: str, curves: Curves) -> Table:

@@ -6,29 +6,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["EXPERIMENTS", "Experiment", "News", "Said", "Study", "register"]
-
-
-class News(Protocol):
-    """Where an experiment stands: what it does, how much of how much is done, and a line to say once, or none."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def done(self) -> float: ...
-    @property
-    def total(self) -> int | None: ...
-    @property
-    def line(self) -> str: ...
+__all__ = ["EXPERIMENTS", "Experiment", "News", "Study", "register"]
 
 
 @dataclass(frozen=True)
-class Said:
-    """`News` of an experiment that tells nothing else."""
+class News:
+    """Where an experiment stands: what it does, how much of how much is done, and a line to say once, or none."""
 
     title: str
     done: float = 0

@@ -249,7 +249,10 @@ def classify_report(runs: Sequence[Run]) -> Report:
     groups = by_model(runs).values()
     rows = [{**row_of(group, "accuracy", "loss"), "confusion": _confusion(group).tolist()} for group in groups]
     results = {"rows": rows, **record}
-    curves = {"training loss": _train_loss, "validation accuracy (%)": _val_accuracy}
+    curves: dict[str, Callable[[dict[str, Any]], float]] = {
+        "training loss": lambda epoch: math.nan if epoch["train_loss"] is None else epoch["train_loss"],
+        "validation accuracy (%)": lambda epoch: 100 * epoch["metrics"]["accuracy"],
+    }
     figures = {"confusion.png": draw_confusion(runs), "learning.png": draw_learning(runs, curves)}
     return Report([classify_table(runs)], results, figures)
 
@@ -257,11 +260,11 @@ def classify_report(runs: Sequence[Run]) -> Report:
 def classify_table(runs: Sequence[Run]) -> Table:
     """A line per model: accuracy in percent on every set, cross-entropy on the test networks, size and time."""
     columns: dict[str, Callable[[Run], float]] = {
-        "train": lambda run: 100 * _metric(run, "train"),
-        "test": lambda run: 100 * _metric(run, "original"),
-        "moved": lambda run: 100 * _metric(run, "moved"),
-        "shifted": lambda run: 100 * _metric(run, "shifted"),
-        "loss": lambda run: _metric(run, "original", "loss"),
+        "train": lambda run: 100 * run.metric("train", "accuracy"),
+        "test": lambda run: 100 * run.metric("original", "accuracy"),
+        "moved": lambda run: 100 * run.metric("moved", "accuracy"),
+        "shifted": lambda run: 100 * run.metric("shifted", "accuracy"),
+        "loss": lambda run: run.metric("original", "loss"),
     }
     notes = [
         f"Accuracy in percent, and cross-entropy on the test networks: {over_seeds(runs)}; epochs are "
@@ -292,21 +295,9 @@ def _learning_rates(runs: Sequence[Run]) -> str:
     return f"Learning rate: {'; '.join([f'{usual:g}', *exceptions])}."
 
 
-def _metric(run: Run, test: str, name: str = "accuracy") -> float:
-    return next(t.metrics[name] for t in run.tests if t.name == test)
-
-
 def _confusion(group: Sequence[Run]) -> Any:
     """Counts ``(true class, predicted class)`` over all seeds."""
     return np.sum([run.extra["confusion"] for run in group], axis=0)
-
-
-def _train_loss(epoch: dict[str, Any]) -> float:
-    return float("nan") if epoch["train_loss"] is None else float(epoch["train_loss"])
-
-
-def _val_accuracy(epoch: dict[str, Any]) -> float:
-    return 100 * float(epoch["metrics"]["accuracy"])
 
 
 def draw_confusion(runs: Sequence[Run]) -> Figure:
@@ -327,7 +318,7 @@ def draw_confusion(runs: Sequence[Run]) -> Figure:
         ticks = range(classes) if classes <= 10 else ()
         ax.set(xticks=ticks, yticks=ticks)
         ax.tick_params(labelsize=7, length=0)
-        accuracy = Mean.of(100 * _metric(run, "original") for run in group)
+        accuracy = Mean.of(100 * run.metric("original", "accuracy") for run in group)
         bold = "bold" if group[0].invariant_under == "group" else "normal"
         ax.set_title(f"{group[0].label}: {accuracy.show(1)} %", fontsize=8.5, fontweight=bold)
     figure.supxlabel(f"predicted class (numbers: percent of the row); titles: accuracy, {over_seeds(runs)}", fontsize=9)

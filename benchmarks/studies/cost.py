@@ -21,7 +21,7 @@ from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.experiments.speed import REFERENCE, CostConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task
 from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, count
-from nfn_monomial.benchmarks.settings.register import Said, Study
+from nfn_monomial.benchmarks.settings.register import News, Study
 from nfn_monomial.benchmarks.train.measure import race, step_memory
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.testing import random_networks
@@ -244,7 +244,7 @@ def draw_costs(costs: Sequence[Cost]) -> Figure:
 
 
 STUDY = Study(
-    lambda data, config, store, tell: measure_costs(config, lambda text: tell(Said(f"timing {text}"))),
+    lambda data, config, store, tell: measure_costs(config, lambda text: tell(News(f"timing {text}"))),
     lambda costs, config, store: cost_report(costs, config),
     lambda config: require_task(config.models, "generalization", "ablation"),
 )

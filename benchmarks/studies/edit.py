@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.ndimage import grey_dilation
 from torch import Tensor
@@ -248,10 +247,6 @@ def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
     return Report([edit_table(runs)], results, {"edits.png": draw_edits(runs, store), "learning.png": learning})
 
 
-def _mse(run: Run, test: str) -> float:
-    return next(t.metrics["mse"] for t in run.tests if t.name == test)
-
-
 def edit_table(runs: Sequence[Run]) -> Table:
     """A line per editor, with its test errors; above them what doing nothing costs."""
     first = runs[0]
@@ -265,7 +260,7 @@ def edit_table(runs: Sequence[Run]) -> Table:
     table = model_table(
         f"Editing {what}: mean squared error on {first.networks['test']} test networks",
         runs,
-        {"MSE": lambda run: _mse(run, "original"), "MSE moved": lambda run: _mse(run, "moved")},
+        {"MSE": lambda run: run.metric("original", "mse"), "MSE moved": lambda run: run.metric("moved", "mse")},
         digits=DIGITS,
         notes=notes,
     )
@@ -293,24 +288,17 @@ def draw_edits(runs: Sequence[Run], store: RunStore) -> Figure:
     for j, (label, images) in enumerate(columns.items()):
         axes[j].set_title(label.replace(" ", "\n", 1), fontsize=8)
         for i, ax in enumerate(axes[j::wide]):
-            _show(ax, images[i])
+            pixels = torch.nan_to_num(images[i]).clamp(0, 1).movedim(0, -1).squeeze(-1).numpy()
+            ax.imshow(pixels, cmap="gray", vmin=0, vmax=1)
+            ax.set(xticks=[], yticks=[])
             if label != "target":
-                ax.set_xlabel(f"{_error(images[i], target[i]):.{DIGITS}f}", fontsize=7, labelpad=2)
+                error = float((images[i] - target[i]).double().square().mean())
+                ax.set_xlabel(f"{error:.{DIGITS}f}", fontsize=7, labelpad=2)
     axes[-wide].set_ylabel("moved", fontsize=8)
     settings = runs[0].settings
     figure.suptitle(f"{settings.options['task']}, {settings.subject}: mean squared errors below the images", fontsize=9)
     figure.supxlabel("Last row: the first network again, moved by permutations and sign flips.", fontsize=8)
     return figure
-
-
-def _show(ax: Axes, image: Tensor) -> None:
-    pixels = torch.nan_to_num(image).clamp(0, 1).movedim(0, -1).numpy()
-    ax.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
-    ax.set(xticks=[], yticks=[])
-
-
-def _error(image: Tensor, target: Tensor) -> float:
-    return float((image - target).double().square().mean())
 
 
 STUDY = Study(edit_inrs, lambda runs, config, store: edit_report(runs, store), require_models)

@@ -43,7 +43,7 @@ from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
 from nfn_monomial.benchmarks.report.tables import Mean, over, record_of
-from nfn_monomial.benchmarks.settings.register import News, Said, Study
+from nfn_monomial.benchmarks.settings.register import News, Study
 from nfn_monomial.benchmarks.settings.training import Head, TrainConfig
 from nfn_monomial.benchmarks.train.devices import threads
 from nfn_monomial.benchmarks.train.loop import Epoch, Metrics
@@ -223,7 +223,7 @@ def search(
         number = len(attempts(study))
 
         def tell(done: float) -> None:
-            on_news(Said(f"{model}, recipe {number + 1}", number + done, config.trials))
+            on_news(News(f"{model}, recipe {number + 1}", number + done, config.trials))
 
         return _score(trial, jobs(recipe_of(_suggested(trial, config, model), config.training)), tell)
 
@@ -349,13 +349,13 @@ def _seconds(trial: FrozenTrial) -> float:
     return trial.duration.total_seconds() if trial.duration else 0.0
 
 
-def _news(model: str, study: optuna.Study, config: TuneConfig, how: str) -> Said:
+def _news(model: str, study: optuna.Study, config: TuneConfig, how: str) -> News:
     tried = attempts(study)
     last = tried[-1]
     result = f"tau {last.value:.3f}" if last.state == TrialState.COMPLETE else "given up"
     values = (f"{name} {_shown(value)}" for name, value in last.params.items())
     line = f"{len(tried)}/{config.trials} {model}{how}: {result}, best {study.best_value:.3f}, {', '.join(values)}"
-    return Said(model, len(tried), config.trials, line)
+    return News(model, len(tried), config.trials, line)
 
 
 def _shown(value: Any) -> str:

@@ -131,6 +131,10 @@ class Run:
     environment: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)  # what the experiment adds, as JSON has it
 
+    def metric(self, test: str, name: str) -> float:
+        """A metric on the test set of this name."""
+        return next(t.metrics[name] for t in self.tests if t.name == test)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON has it."""
         values: dict[str, Any] = _finite(asdict(self))

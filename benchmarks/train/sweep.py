@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.benchmarks.data.batches import Data
+from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import MissingExtraError
 
@@ -40,7 +41,6 @@ __all__ = [
     "Finished",
     "Job",
     "OnProgress",
-    "Progress",
     "Test",
     "Trainable",
     "Trained",
@@ -136,44 +136,7 @@ class Finished:
     predictor: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where the experiment stands: ``number`` of ``total`` runs; ``kept`` if it was there already; the last epoch."""
-
-    settings: RunSettings
-    number: int
-    total: int
-    kept: bool = False
-    epoch: Epoch | None = None
-    run: Run | None = None
-
-    @property
-    def title(self) -> str:
-        """Which run it is."""
-        s = self.settings
-        return f"{s.subject} {s.model}, {s.train_set}, seed {s.seed}"
-
-    @property
-    def done(self) -> float:
-        """Runs that are done, the last in part."""
-        if self.run is not None:
-            return self.number
-        return self.number - 1 + (self.epoch.number / self.settings.training.epochs if self.epoch else 0)
-
-    @property
-    def line(self) -> str:
-        """What is said of a finished run."""
-        if self.run is None:
-            return ""
-        how = "kept" if self.kept else f"{sum(e['seconds'] for e in self.run.history):.0f} s"
-        tests = [(t.name, t.metrics) for t in (*self.run.tests[:1], *self.run.tests[1:][-2:])]
-        tests = tests or [("validation", self.run.val)]
-        metric = next(iter(tests[0][1]))
-        found = ", ".join(f"{name} {metrics[metric]:.3f}" for name, metrics in tests)
-        return f"{self.number}/{self.total} {self.title} ({how}): {metric} {found}"
-
-
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[News], None]
 """Called before a run, after each of its epochs and when it is finished; in the main process."""
 
 
@@ -197,35 +160,44 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignor
     """
     # A device that is not there should be found out now, not after minutes.
     fabrics = {_hardware(config): make_fabric(config) for config in (job.settings.training for job in jobs)}
-    runs = []
-    for number, job in enumerate(jobs, start=1):
-        fabric = fabrics[_hardware(job.settings.training)]
-        tell = _teller(on_progress if fabric.is_global_zero else _ignore, job.settings, number, len(jobs))
-        run = fabric.broadcast(store.load(job.settings) if fabric.is_global_zero else None)
-        kept = run is not None
+    runs: list[Run] = []
+    for job in jobs:
+        settings, fabric = job.settings, fabrics[_hardware(job.settings.training)]
+        title = f"{settings.subject} {settings.model}, {settings.train_set}, seed {settings.seed}"
+        tell = _teller(on_progress if fabric.is_global_zero else _ignore, title, len(jobs))
+        run = fabric.broadcast(store.load(settings) if fabric.is_global_zero else None)
+        how = "kept"
         if run is not None and fabric.is_global_zero:
-            store.clear(job.settings)  # which a call that was killed after it had saved the run has left
+            store.clear(settings)  # which a call that was killed after it had saved the run has left
         if run is None:
-            tell()
-            with threads(job.settings.training.threads):
-                run = _do(job, store, fabric, tell)
-        tell(kept=kept, run=run)
+            tell(len(runs))
+            with threads(settings.training.threads):
+                run = _do(job, store, fabric, len(runs), tell)
+            how = f"{sum(epoch['seconds'] for epoch in run.history):.0f} s"
         runs.append(run)
+        tell(len(runs), f"{len(runs)}/{len(jobs)} {title} ({how}): {_result(run)}")
     return runs
 
 
-def _teller(on_progress: OnProgress, *place: Any) -> Callable[..., None]:
-    return lambda **news: on_progress(Progress(*place, **news))
+def _teller(on_progress: OnProgress, title: str, total: int) -> Callable[..., None]:
+    return lambda done, line="": on_progress(News(title, done, total, line))
 
 
-def _do(job: Job, store: RunStore, fabric: Fabric, tell: Callable[..., None]) -> Run:
-    """Do and store a run."""
+def _result(run: Run) -> str:
+    """What is said of a finished run: its first metric on the first and the last test sets."""
+    tests = [(t.name, t.metrics) for t in (*run.tests[:1], *run.tests[1:][-2:])] or [("validation", run.val)]
+    metric = next(iter(tests[0][1]))
+    return f"{metric} {', '.join(f'{name} {metrics[metric]:.3f}' for name, metrics in tests)}"
+
+
+def _do(job: Job, store: RunStore, fabric: Fabric, done: int, tell: Callable[[float], None]) -> Run:
+    """Do and store a run, before which so many are done."""
     settings = job.settings
     log = _tensorboard(store.folder, settings) if settings.training.tensorboard else _ignore
 
     def report(epoch: Epoch) -> None:
         log(epoch)
-        tell(epoch=epoch)
+        tell(done + epoch.number / settings.training.epochs)
 
     finished = run_job(job, fabric=fabric, on_epoch=report, checkpoint=store.partial(settings))
     if fabric.is_global_zero:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.definitions import Definition, read_definition
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
-from nfn_monomial.benchmarks.data.formats.detection import load_corpus
+from nfn_monomial.benchmarks.data.formats.detection import FORMATS, detect
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.config import ZooConfig
@@ -36,6 +36,11 @@ from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
 
 Facts = dict[str, Tensor | str]
 """What a file means: tensors and texts by name."""
+
+
+def load_corpus(path: Path, **options: Any) -> Any:
+    """The networks in a folder of any known format."""
+    return FORMATS[detect(path)].load(path, **options)
 
 
 class Sample(NamedTuple):

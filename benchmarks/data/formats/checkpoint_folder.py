@@ -10,20 +10,19 @@ from typing import Any
 
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, read_definition
 from nfn_monomial.adapters.files import damaged
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts, accuracies
+from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Parts, accuracies
+from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import require_folder, silent
+from .base import CorpusError, Format
+from .checkpoints import require_folder
 from .own_checkpoints import FORM, Asked, read_own
 from .result_tables import read_table, text_of
-from .sides import SIDES
 
 __all__ = ["CheckpointFolder"]
 
 TABLES = ("targets.csv", "targets.json")
 
 
-@register_format("checkpoints")
 class CheckpointFolder(Format):
     """Checkpoints at any places in a folder, and beside them ``targets.csv`` or ``targets.json``.
 
@@ -53,7 +52,7 @@ class CheckpointFolder(Format):
         group: tuple[str, ...] = (),
         seed: int = 0,
         limit: int | None = None,
-        on_progress: OnProgress = silent,
+        on_progress: Progress = silent,
     ) -> dict[str, Corpus]:
         """Load all networks of the table, as one corpus: ``mixed`` where arguments vary, else by the name of ``net``.
 

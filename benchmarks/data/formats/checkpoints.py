@@ -1,64 +1,34 @@
-"""Networks in a file each, as they are published: read without running code, and checked.
-
-Every format is read the same way: a file gives a state dict, `read_layers` its layers in order of execution under the
-format's own names, and the tensors ``weight.i``, ``bias.i`` of a weight space.
-"""
+"""Networks of an architecture in a file each: read without running their code, and checked."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of
 from nfn_monomial.adapters.definitions import Definition
-from nfn_monomial.adapters.files import FileError, damaged, listed
-from nfn_monomial.adapters.tensor_files import read_torch_file
+from nfn_monomial.adapters.files import listed
 from nfn_monomial.errors import MissingFileError, MonomialError
 from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, TorchFile, read_checkpoint
 from nfn_monomial.tools.checkpoints.networks import Network
 from nfn_monomial.tools.predictors.models import NetworkInfo
 from nfn_monomial.tools.predictors.tasks import MOST_WEIGHTS
+from nfn_monomial.tools.results import Progress
 
-from .base import CorpusError, OnProgress
+from .base import CorpusError
 
 __all__ = [
     "checkpoint_at",
     "counter",
     "info_of",
     "read_defined",
-    "read_layers",
-    "read_mapping",
-    "read_stacked",
     "require_folder",
     "require_small",
-    "silent",
 ]
-
-
-def read_mapping(path: Path) -> Mapping[str, Any]:
-    """The dict in a ``.pt`` or ``.pth`` file, whatever its suffix, see `read_torch_file`.
-
-    Args:
-        path: the file.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        CorpusError: naming the file, if it is damaged or holds no dict.
-    """
-    try:
-        found = read_torch_file(path)
-    except FileError as error:
-        raise CorpusError(str(error)) from error
-    if not isinstance(found, Mapping):
-        raise CorpusError(f"{path} holds a {type(found).__name__}, expected a state dict")
-    return found
 
 
 def read_defined(defined: Definition, key: str | None, path: Path) -> dict[str, Tensor]:
@@ -124,53 +94,7 @@ def _memory() -> float:
         return math.inf
 
 
-def read_layers(
-    state: Mapping[Any, Any], path: Path, layer: str, example: str, *, biases: bool = True
-) -> tuple[dict[str, Layer], dict[str, Tensor]]:
-    """The layers of a state dict, and its parameters.
-
-    Raises:
-        CorpusError: as `layers_of` and `parameters_of`.
-    """
-    with damaged(path, "it is of another format", CorpusError):
-        layers = layers_of(state, path, layer, example)
-        return layers, parameters_of(layers, path, biases=biases)
-
-
-def read_stacked(
-    paths: Sequence[Path], read: Callable[[Path], dict[str, Tensor]], like: Path, step: Callable[[], None]
-) -> dict[str, Tensor]:
-    """Networks in a file each, stacked: parameter name -> ``(N, *shape)``.
-
-    Args:
-        paths: a file per network.
-        read: file -> its parameters, checked.
-        like: a file whose network has the shapes that all must have.
-        step: called after each file.
-
-    Raises:
-        CorpusError: what ``read`` raises, and naming the file, the tensor and both shapes, if one differs.
-    """
-    shapes = {name: tuple(t.shape) for name, t in read(like).items()}
-    out = {name: torch.empty(len(paths), *shape) for name, shape in shapes.items()}
-    for row, path in enumerate(paths):
-        tensors = read(path)
-        for name in dict.fromkeys((*shapes, *tensors)):
-            here = tuple(tensors[name].shape) if name in tensors else "missing"
-            if here != (there := shapes.get(name, "missing")):
-                raise CorpusError(
-                    f"{path}: {name} is {here}, expected {there} as in {like}: all networks must have one shape"
-                )
-            out[name][row] = tensors[name]
-        step()
-    return out
-
-
-def silent(done: int, total: int) -> None:
-    """No progress is shown."""
-
-
-def counter(total: int, on_progress: OnProgress) -> Callable[[], None]:
+def counter(total: int, on_progress: Progress) -> Callable[[], object]:
     """What to call after each of ``total`` files."""
     done = itertools.count(1)
     return lambda: on_progress(next(done), total)

@@ -15,17 +15,26 @@ from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.settings import assignment, read_value
 
-from . import (  # noqa: F401  (which register their formats)
-    checkpoint_folder,
-    made,
-    published_inrs,
-    small_cnn_zoo,
-)
-from .base import FORMATS, CorpusError, Kind
+from .base import CorpusError, Format, Kind
+from .checkpoint_folder import CheckpointFolder
 from .checkpoints import require_folder
+from .made import MadeInrs, MadeMixedZoo, MadeZoo
+from .published_inrs import DwsFashionInrs, DwsMnistInrs, NfnSirens
+from .small_cnn_zoo import SmallCnnZoo
 
-__all__ = ["detect", "load_corpus", "load_generalization", "load_inr", "option_names"]
+__all__ = ["FORMATS", "detect", "load_generalization", "load_inr", "option_names"]
 
+FORMATS: dict[str, type[Format]] = {
+    "checkpoints": CheckpointFolder,
+    "made-zoo": MadeZoo,
+    "mixed-zoo": MadeMixedZoo,
+    "made-inrs": MadeInrs,
+    "nfn-sirens": NfnSirens,
+    "dws-mnist": DwsMnistInrs,
+    "dws-fashion": DwsFashionInrs,
+    "small-cnn-zoo": SmallCnnZoo,
+}
+"""All formats by name."""
 COMMANDS: dict[Kind, tuple[str, str]] = {
     "inr": ("images (INRs)", "classify-inr and edit-inr"),
     "generalization": ("classifiers with their accuracies", "predict-generalization"),
@@ -42,7 +51,7 @@ def detect(path: str | Path) -> str:
             folder.
     """
     folder = require_folder(path)
-    names = sorted(name for name, known in FORMATS.items() if known.detects(folder))  # registered in any order
+    names = sorted(name for name, known in FORMATS.items() if known.detects(folder))
     if len(names) == 1:
         return names[0]
     if names:
@@ -53,33 +62,23 @@ def detect(path: str | Path) -> str:
     raise CorpusError(f"{folder} has no known format. Looked for: {wanted}. Found: {found or 'nothing, it is empty'}")
 
 
-def load_corpus(path: str | Path, assignments: Sequence[str] = (), /, **options: Any) -> dict[str, Corpus] | InrCorpus:
-    """The networks in a folder of any known format.
+def load_generalization(
+    path: str | Path, assignments: Sequence[str] = (), /, *, activations: Sequence[str] = (), **options: Any
+) -> dict[str, Corpus]:
+    """The networks of a zoo by activation, ``mixed`` for many architectures.
 
     Args:
         path: the folder.
         assignments: options as ``key=value``, read by the types that the format's ``load`` states, see
             `settings.override`; they win over ``options``.
+        activations: those that are wanted, by default all; of a format that has no such option some of what it has.
         options: those of the format's ``load``; any takes ``on_progress(done, total)``, for a bar.
 
     Raises:
-        CorpusError: as `detect`; for an option that the format does not have, naming those it has; and, as ZooError,
-            for data that is missing or damaged, naming the file.
+        CorpusError: as `detect`; for an option that the format does not have, naming those it has; for a corpus of
+            INRs, naming the commands that read it; for an activation that no network has; and, as ZooError, for data
+            that is missing or damaged, naming the file.
         ValueError: for an assignment without ``=`` or with a value of another type.
-    """
-    return cast("dict[str, Corpus] | InrCorpus", _load(path, detect(path), assignments, options))
-
-
-def load_generalization(
-    path: str | Path, assignments: Sequence[str] = (), /, *, activations: Sequence[str] = (), **options: Any
-) -> dict[str, Corpus]:
-    """The networks of a zoo by activation, ``mixed`` for many architectures; otherwise as `load_corpus`.
-
-    ``activations``: those that are wanted, by default all; of a format that has no such option some of what it has.
-
-    Raises:
-        CorpusError: also for a corpus of INRs, naming the commands that read it, and for an activation that no network
-            has.
     """
     name = _of_kind(path, "generalization")
     selects = "activations" in _options(name)
@@ -94,7 +93,7 @@ def load_generalization(
 
 
 def load_inr(path: str | Path, assignments: Sequence[str] = (), /, **options: Any) -> InrCorpus:
-    """A corpus of INRs; otherwise as `load_corpus`.
+    """A corpus of INRs; otherwise as `load_generalization`.
 
     Raises:
         CorpusError: also for a zoo of classifiers, naming the command that reads it.

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
+from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError
@@ -32,13 +32,12 @@ from nfn_monomial.tools.predictors.architectures import Architecture, architectu
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.sealed import read_sealed, seal
 
-from .base import CorpusError, Format, register_format
+from .base import CorpusError, Format
 from .zoo_files import halves, row_order
 
 __all__ = [
     "COLUMNS",
     "SHARDS",
-    "SPLITS",
     "ZOO_FILE",
     "Group",
     "Kind",
@@ -57,7 +56,6 @@ ZOO_FILE = "zoo.json"
 WAY_OUT = "the command that made these networks, given the same options, makes what is missing or damaged"
 SHARDS = "shard-*.safetensors"
 Kind = Literal["cnn", "mixed", "inrs"]
-SPLITS = ("train", "val", "test")
 COLUMNS: dict[Kind, dict[str, torch.dtype]] = {
     "cnn": {"accuracy": torch.float32},  # on the test images
     "mixed": {"accuracy": torch.float32},
@@ -211,13 +209,13 @@ def _classifiers(
     path: object, found: Mapping[str, Any], groups: Sequence[Group], chosen: Mapping[str, Mapping[int, Sequence[int]]]
 ) -> tuple[dict[str, tuple[Part, ...]], tuple[NetworkInfo, ...]]:
     """Parts by split, and all that is known of architectures; ``chosen``: split -> group -> places in it."""
-    if empty := [name for name in SPLITS if not any(chosen[name].values())]:
+    if empty := [name for name in SIDES if not any(chosen[name].values())]:
         what = f"no network is left for {' and '.join(empty)}: too few for three parts"
         raise CorpusError(f"{path}: {what}, make a larger zoo")
     size = IMAGE_SIZES[found["config"]["images"]]
     infos: dict[tuple[object, ...], NetworkInfo] = {}
-    parts: dict[str, tuple[Part, ...]] = dict.fromkeys(SPLITS, ())
-    for name in SPLITS:
+    parts: dict[str, tuple[Part, ...]] = dict.fromkeys(SIDES, ())
+    for name in SIDES:
         for k, places in sorted(chosen[name].items()):
             group, a = groups[k], groups[k].architecture
             assert isinstance(a, Architecture), "zoos of classifiers have no other"
@@ -228,7 +226,6 @@ def _classifiers(
     return parts, tuple(infos.values())
 
 
-@register_format("made-zoo")
 class MadeZoo(Format):
     """CNNs of one architecture, made by ``zoo make``; halved and cut as the Small CNN Zoo."""
 
@@ -259,7 +256,6 @@ class MadeZoo(Format):
         return dict(sorted(corpora.items()))
 
 
-@register_format("mixed-zoo")
 class MadeMixedZoo(Format):
     """Classifiers of many architectures, of one kind or several, made by ``zoo make --vary-architecture``."""
 
@@ -297,7 +293,7 @@ class MadeMixedZoo(Format):
             units += [(k, places)] if unseen_architectures else [(k, [place]) for place in places]
         if unseen_architectures:
             rng.shuffle(units)
-        chosen: dict[str, dict[int, list[int]]] = {name: defaultdict(list) for name in SPLITS}
+        chosen: dict[str, dict[int, list[int]]] = {name: defaultdict(list) for name in SIDES}
         for slot, (k, places) in zip(itertools.cycle(SLOTS), units):
             chosen[slot][k] = sorted(chosen[slot][k] + places)
         parts, infos = _classifiers(path, found, groups, chosen)
@@ -309,7 +305,6 @@ class MadeMixedZoo(Format):
         return {"mixed": Corpus("mixed", **parts, info=MixedInfo(infos), source=source)}
 
 
-@register_format("made-inrs")
 class MadeInrs(Format):
     """SIRENs fitted to images, made by ``inr make``."""
 
@@ -341,7 +336,7 @@ class MadeInrs(Format):
             chosen = torch.nonzero(group.columns["split"] == number).flatten()
             return InrPart(group.tensors, group.columns["label"], group.columns["image"]).subset(chosen)
 
-        train, val, test = map(part, range(len(SPLITS)))
+        train, val, test = map(part, range(len(SIDES)))
         return InrCorpus(
             pictures.name, group.architecture, pictures.classes, train, val, test, pictures.pixels, found
         )  # fmt: skip

@@ -23,21 +23,23 @@ from torch import Tensor
 
 from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.adapters.files import FileError, damaged, listed, shown
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
+from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import ColumnTask
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.tools.checkpoints.files import INDEX, SAFE, TORCH, checkpoints_in
 from nfn_monomial.tools.predictors.models import MixedInfo
 from nfn_monomial.tools.reading import parse_json
+from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError, OnProgress
-from .checkpoints import checkpoint_at, counter, info_of, read_defined, require_folder, require_small, silent
+from .base import CorpusError
+from .checkpoints import checkpoint_at, counter, info_of, read_defined, require_folder, require_small
 from .result_tables import Line, Number, columns_of, number_in, read_table, require_points, text_of
-from .sides import SIDES, sides_by, sides_drawn, together
+from .sides import sides_by, sides_drawn, together
 
 __all__ = ["Asked", "OwnCheckpoints", "read_own"]
 
 FEWEST, FEWEST_OF_A_CLASS = 10, 3
+NO_PLACE = (ValueError, OSError, RuntimeError)  # what a path that leads nowhere, or in a circle, raises
 FORM = "a table with a line for each network: CSV with a header, or JSON, a list of objects"
 
 
@@ -129,7 +131,7 @@ class _Rows:
 
 
 def read_own(
-    asked: Asked, architecture: Callable[[Mapping[str, Any]], Definition], on_progress: OnProgress = silent
+    asked: Asked, architecture: Callable[[Mapping[str, Any]], Definition], on_progress: Progress = silent
 ) -> OwnCheckpoints:
     """Read the table and all networks that it names, and decide on which side each of them is.
 
@@ -250,13 +252,13 @@ class _Files:
             return set()
         if name in self._paths:
             return self._paths[name]
-        with suppress(ValueError, OSError):
+        with suppress(*NO_PLACE):
             file = self.folder / name
             if not file.suffix and file.is_file() and file.resolve().relative_to(self.folder):
                 return {file}
         for text in (name, _stem(name)):
             for base in self.bases:
-                with suppress(ValueError, OSError):
+                with suppress(*NO_PLACE):
                     inner = (base / text).resolve().relative_to(self.folder)
                     if inner.as_posix() in self._paths:
                         return self._paths[inner.as_posix()]
@@ -384,7 +386,7 @@ def _arguments(line: Line, asked: Asked) -> str:
 
 
 def _networks(
-    rows: _Rows, definitions: Sequence[Definition], key: str | None, on_progress: OnProgress
+    rows: _Rows, definitions: Sequence[Definition], key: str | None, on_progress: Progress
 ) -> list[dict[str, Tensor] | None]:
     """The networks in the files, None for those that cannot be used, which are left out."""
     step = counter(len(rows.files), on_progress)

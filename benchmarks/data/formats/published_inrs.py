@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,17 +24,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import damaged, shown
+from nfn_monomial.adapters.chains import layers_of, parameters_of
+from nfn_monomial.adapters.files import FileError, damaged, shown
+from nfn_monomial.adapters.tensor_files import read_torch_file
+from nfn_monomial.benchmarks.data.networks import SIDES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import counter, read_layers, read_mapping, read_stacked, require_folder, silent
+from .base import CorpusError, Format
+from .checkpoints import counter, require_folder
 
 __all__ = ["DwsFashionInrs", "DwsMnistInrs", "NfnSirens"]
 
-PARTS = ("train", "val", "test")
 OMEGA_0 = 30.0
 IMAGE_SIZES = {1: 28, 3: 32}  # pixels a side by channels: MNIST and FashionMNIST, CIFAR-10
 CLASSES = 10  # of MNIST, FashionMNIST and CIFAR-10, of which nfn's are
@@ -56,14 +59,14 @@ Fits = dict[str, list[Fit]]
 
 def _corpus(
     folder: Path, parts: Fits, read: Callable[[Path], dict[str, Tensor]], classes: int, info: Mapping[str, Any],
-    omega_0: float, gain: float, on_progress: OnProgress, column_first: bool = False,
+    omega_0: float, gain: float, on_progress: Progress, column_first: bool = False,
 ) -> InrCorpus:  # fmt: skip
     """The corpus of these files, which gets the name of the folder; ``info`` is for the record.
 
     Raises:
         CorpusError: if a part is empty, the first network makes no image, or a file that is read is damaged.
     """
-    if empty := [name for name in PARTS if not parts[name]]:
+    if empty := [name for name in SIDES if not parts[name]]:
         raise CorpusError(f"{folder}: no network for {' and '.join(empty)}: the download is incomplete")
     like = parts["train"][0].path
     weights = [tuple(t.shape) for name, t in read(like).items() if name.startswith("weight")]
@@ -76,15 +79,44 @@ def _corpus(
     size, step = IMAGE_SIZES[sizes[-1]], counter(sum(map(len, parts.values())), on_progress)
     made: dict[str, Any] = {
         name: InrPart(
-            read_stacked([fit.path for fit in parts[name]], read, like, step),
+            _read_stacked([fit.path for fit in parts[name]], read, like, step),
             torch.tensor([fit.label for fit in parts[name]]),
             torch.tensor([fit.image for fit in parts[name]]),
         )
-        for name in PARTS
+        for name in SIDES
     }
     siren = Siren(sizes, omega_0, (sizes[-1], size, size), gain=gain, column_first=column_first)
     source = {"path": str(folder), **info, **{name: len(part) for name, part in made.items()}}
     return InrCorpus(folder.resolve().name, siren, classes, **made, info=source)
+
+
+def _read_stacked(
+    paths: Sequence[Path], read: Callable[[Path], dict[str, Tensor]], like: Path, step: Callable[[], object]
+) -> dict[str, Tensor]:
+    """Networks in a file each, stacked: parameter name -> ``(N, *shape)``.
+
+    Args:
+        paths: a file per network.
+        read: file -> its parameters, checked.
+        like: a file whose network has the shapes that all must have.
+        step: called after each file.
+
+    Raises:
+        CorpusError: what ``read`` raises, and naming the file, the tensor and both shapes, if one differs.
+    """
+    shapes = {name: tuple(t.shape) for name, t in read(like).items()}
+    out = {name: torch.empty(len(paths), *shape) for name, shape in shapes.items()}
+    for row, path in enumerate(paths):
+        tensors = read(path)
+        for name in dict.fromkeys((*shapes, *tensors)):
+            here = tuple(tensors[name].shape) if name in tensors else "missing"
+            if here != (there := shapes.get(name, "missing")):
+                raise CorpusError(
+                    f"{path}: {name} is {here}, expected {there} as in {like}: all networks must have one shape"
+                )
+            out[name][row] = tensors[name]
+        step()
+    return out
 
 
 def _read_siren(
@@ -99,16 +131,37 @@ def _read_siren(
         ignore: keys that are no parameters.
 
     Raises:
-        CorpusError: naming the file and the key, as `read_layers`, and for other names.
+        CorpusError: naming the file and the key, as `layers_of` and `parameters_of`, and for other names.
     """
-    state = {key: value for key, value in read_mapping(path).items() if key not in ignore}
+    state = {key: value for key, value in _read_mapping(path).items() if key not in ignore}
     example = ", ".join(f"{name}.weight" for name in names(3)) + " and their .bias"
-    layers, tensors = read_layers(state, path, layer, example)
+    with damaged(path, "it is of another format", CorpusError):
+        layers = layers_of(state, path, layer, example)
+        tensors = parameters_of(layers, path)
     if list(layers) != names(len(layers)):
         raise CorpusError(
             f"{path}: layers {', '.join(layers)}, expected {', '.join(names(len(layers)))} as in {example}"
         )
     return tensors
+
+
+def _read_mapping(path: Path) -> Mapping[str, Any]:
+    """The dict in a ``.pt`` or ``.pth`` file, whatever its suffix, see `read_torch_file`.
+
+    Args:
+        path: the file.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        CorpusError: naming the file, if it is damaged or holds no dict.
+    """
+    try:
+        found = read_torch_file(path)
+    except FileError as error:
+        raise CorpusError(str(error)) from error
+    if not isinstance(found, Mapping):
+        raise CorpusError(f"{path} holds a {type(found).__name__}, expected a state dict")
+    return found
 
 
 # --- nfn
@@ -123,7 +176,6 @@ _NFN_READ = partial(
 )
 
 
-@register_format("nfn-sirens")
 class NfnSirens(Format):
     """``siren_{mnist,fashion,cifar}_wts/{prefix}_{label}s/net{idx}.pth``, one corpus a folder."""
 
@@ -143,7 +195,7 @@ class NfnSirens(Format):
         augmented: int = 0,
         limit: int | None = None,
         omega_0: float = OMEGA_0,
-        on_progress: OnProgress = silent,
+        on_progress: Progress = silent,
     ) -> InrCorpus:
         """Load a corpus; images below 45,000 are for training, below 50,000 for validation, the others for testing.
 
@@ -209,7 +261,6 @@ _DWS_FOLDER = re.compile(r"mnist_png_(training|testing)_([0-9]{1,9})_([0-9]{1,9}
 _DWS_READ = partial(_read_siren, layer=r"seq\.[0-9]{1,9}", names=lambda depth: [f"seq.{i}" for i in range(depth)])
 
 
-@register_format("dws-mnist")
 class DwsMnistInrs(Format):
     """``mnist-inrs/mnist_png_{training|testing}_{label}_{imgid}/checkpoints/model_final.pth``, and a file of splits."""
 
@@ -228,7 +279,7 @@ class DwsMnistInrs(Format):
         splits: str | Path | None = None,
         limit: int | None = None,
         omega_0: float = OMEGA_0,
-        on_progress: OnProgress = silent,
+        on_progress: Progress = silent,
     ) -> InrCorpus:
         """Load the corpus, split as ``mnist_splits.json`` says.
 
@@ -266,11 +317,11 @@ def _dws_splits(file: Path, base: Path) -> Fits:
                 (_text(path), whole(label, "a label", most=MOST_CLASSES - 1))
                 for path, label in zip(found[part]["path"], found[part]["label"], strict=True)
             ]
-            for part in PARTS
+            for part in SIDES
         }
     numbers: dict[tuple[str, ...], int] = defaultdict(lambda: len(numbers))
     seen: dict[tuple[str, ...], str] = {}
-    parts: Fits = {part: [] for part in PARTS}
+    parts: Fits = {part: [] for part in SIDES}
     for part, entries in listed.items():
         for text, label in entries:
             names = text.replace("\\", "/").split("/")
@@ -300,7 +351,6 @@ def _text(value: object) -> str:
     return value
 
 
-@register_format("dws-fashion")
 class DwsFashionInrs(Format):
     """``fmnist_inrs/{split}/model_{i}.pth``, each with its label."""
 
@@ -309,7 +359,7 @@ class DwsFashionInrs(Format):
 
     @staticmethod
     def detects(path: Path) -> bool:
-        return any(any(place.glob(f"{part}/model_*.pth")) for place in _fashion_places(path) for part in PARTS)
+        return any(any(place.glob(f"{part}/model_*.pth")) for place in _fashion_places(path) for part in SIDES)
 
     @staticmethod
     def load(
@@ -317,7 +367,7 @@ class DwsFashionInrs(Format):
         *,
         limit: int | None = None,
         omega_0: float = OMEGA_0,
-        on_progress: OnProgress = silent,
+        on_progress: Progress = silent,
     ) -> InrCorpus:
         """Load the corpus; its labels are in the files, so each is read once here, whatever its size.
 
@@ -327,15 +377,15 @@ class DwsFashionInrs(Format):
         """
         folder = require_folder(path)
         base = next(p for p in _fashion_places(folder) if p.is_dir())
-        if missing := [part for part in PARTS if not (base / part).is_dir()]:
-            raise CorpusError(f"{base}: folders {', '.join(missing)} missing, expected {', '.join(PARTS)}")
+        if missing := [part for part in SIDES if not (base / part).is_dir()]:
+            raise CorpusError(f"{base}: folders {', '.join(missing)} missing, expected {', '.join(SIDES)}")
         numbers = itertools.count()
         parts = {
             part: [
                 Fit(file, UNREAD, next(numbers))
                 for file in sorted((base / part).glob("model_*.pth"), key=lambda p: (len(p.name), p.name))
             ]
-            for part in PARTS
+            for part in SIDES
         }
         parts["train"] = parts["train"][:limit]
         step = counter(sum(map(len, parts.values())), on_progress)
@@ -348,8 +398,8 @@ def _fashion_places(path: Path) -> tuple[Path, Path]:
     return path / "fmnist_inrs", path
 
 
-def _label(path: Path, step: Callable[[], None]) -> int:
-    value = read_mapping(path).get("label")
+def _label(path: Path, step: Callable[[], object]) -> int:
+    value = _read_mapping(path).get("label")
     value = value.detach().tolist() if isinstance(value, Tensor) and value.numel() == 1 else value
     step()
     try:

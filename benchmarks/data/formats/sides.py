@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from nfn_monomial.adapters.files import listed, shown
+from nfn_monomial.benchmarks.data.networks import SIDES
 
 from .base import CorpusError
 from .result_tables import Line, text_of
 
-__all__ = ["SIDES", "sides_by", "sides_drawn", "together"]
+__all__ = ["sides_by", "sides_drawn", "together"]
 
-SIDES = ("train", "val", "test")
 CALLED = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
 SHARES = {"test": 0.15, "val": 0.15}  # of the networks; the others are trained on
 FEWEST = 3  # on a side

@@ -1,7 +1,9 @@
 """Data by its path: every format is told from every other, and each is read by the commands it is for."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +15,8 @@ from published_writers import (
 from small_cnns import cnn_layout, write_zoo
 from torch import nn
 
-from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
-from nfn_monomial.benchmarks.data.formats.detection import (
-    detect,
-    load_corpus,
-    load_generalization,
-    load_inr,
-    option_names,
-)
+from nfn_monomial.benchmarks.data.formats.base import CorpusError
+from nfn_monomial.benchmarks.data.formats.detection import FORMATS, detect, load_generalization, load_inr, option_names
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.config import MixedConfig, ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
@@ -83,9 +79,9 @@ def test_every_format_is_found_and_read_for_its_kind(tmp_path: Path, name: str) 
         assert all(corpus.source["path"] == str(tmp_path) for corpus in corpora.values())
         with pytest.raises(CorpusError, match=rf"{name}: classifiers .* data for nfn-monomial predict-generalization"):
             load_inr(tmp_path)
-    assert type(load_corpus(tmp_path, OPTIONS.get(name, []))) is (InrCorpus if FORMATS[name].kind == "inr" else dict)
+    load: Callable[..., Any] = load_inr if FORMATS[name].kind == "inr" else load_generalization
     with pytest.raises(CorpusError, match=rf"format {name}, which has no option sead, on_progress; it has ") as caught:
-        load_corpus(tmp_path, ["on_progress=print"], sead=1)
+        load(tmp_path, ["on_progress=print"], sead=1)
     assert "on_progress" not in str(caught.value).partition("it has ")[2]
 
 

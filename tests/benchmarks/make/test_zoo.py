@@ -16,7 +16,7 @@ from tiny_mixed_zoo import run
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
-from nfn_monomial.benchmarks.data.formats.detection import load_corpus
+from nfn_monomial.benchmarks.data.formats.detection import FORMATS, detect, load_generalization
 from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZoo, read_groups, stated
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.data.networks import Corpus
@@ -119,7 +119,7 @@ def test_networks_are_split_by_activation(sets: dict[str, Path]) -> None:
         assert len({x for part in parts for x in part}) == 6
     assert len(MadeZoo.load(sets["cnn"], limit=1)["tanh"].train[0]) == 1
     with pytest.raises(CorpusError, match="limit is 0"):
-        load_corpus(sets["cnn"], limit=0)
+        load_generalization(sets["cnn"], limit=0)
 
 
 def test_every_architecture_is_spread_over_the_parts_or_is_in_one(sets: dict[str, Path]) -> None:
@@ -151,7 +151,7 @@ def test_interrupted_and_continued_is_the_same_set(kind: str, sets: dict[str, Pa
     stored = sorted(tmp_path.glob("shard-*"))
     assert 1 < len(stored) < len(shards(sets[kind]))
     with pytest.raises(CorpusError, match="is not finished, its making was interrupted: the command that made"):
-        load_corpus(tmp_path)
+        FORMATS[detect(tmp_path)].load(tmp_path)
 
     stored[0].write_bytes(stored[0].read_bytes()[:1000])  # a machine that lost power: made again
     kept = stored[1].stat().st_mtime_ns
@@ -178,7 +178,7 @@ def test_another_configuration_is_refused_or_overwrites(sets: dict[str, Path], t
     assert make_zoo(tmp_path, few, overwrite=True).made == 3
     assert 1 < len(shards(tmp_path)) < 4
     with pytest.raises(CorpusError, match="no network is left for train: too few"):
-        load_corpus(tmp_path)
+        FORMATS[detect(tmp_path)].load(tmp_path)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -308,7 +308,7 @@ def test_damaged_shards_are_named_and_can_be_mended(name: str, sets: dict[str, P
     damage, message = DAMAGES[name]
     damage(copied(sets["inrs"], tmp_path) / "shard-00001.safetensors")
     with pytest.raises(ValueError, match=message) as caught:
-        load_corpus(tmp_path)
+        FORMATS[detect(tmp_path)].load(tmp_path)
     assert "the command that made these networks, given the same options, makes what" in str(caught.value)
     assert make(tmp_path, INRS).made > 0
     assert shards(tmp_path) == shards(sets["inrs"])

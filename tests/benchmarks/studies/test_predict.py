@@ -89,7 +89,9 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path) -> None:
 
     def done(config: PredictConfig) -> list[Run]:
         kept.clear()
-        return predict_generalization(zoos, config, store, lambda p: kept.append(p.kept) if p.run else None)
+        return predict_generalization(
+            zoos, config, store, lambda news: kept.append("(kept)" in news.line) if news.line else None
+        )
 
     runs = done(CONFIG)
     assert kept == [False] * 2 * 2 * 2  # activations, train sets, models
