@@ -37,8 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a block registers is gone after its test."""
     monkeypatch.chdir(folder)
-    register_all()  # they are registered once, when they are imported
-    before = [(known, dict(known)) for known in (registry.register.classes, formats._REGISTRY, EXPERIMENTS)]
+    register_all()  # or what is imported by a test would be gone after it
+    before = [(known, dict(known)) for known in (registry.register.classes, formats.FORMATS, EXPERIMENTS)]
     yield
     for known, entries in before:
         known.clear()

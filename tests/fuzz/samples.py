@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.definitions import Definition, read_definition
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
-from nfn_monomial.benchmarks.data.formats.detection import FORMATS, detect
+from nfn_monomial.benchmarks.data.formats.base import FORMATS
+from nfn_monomial.benchmarks.data.formats.detection import detect
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.config import ZooConfig

@@ -1,15 +1,31 @@
-"""What a format of data is to a command. All formats are in the table of `detection`."""
+"""What a format of data is to a command, and the register of formats.
+
+Adding a format is adding a class:
+
+    @register_format("my-zoo")
+    class MyZoo(Format):
+        kind, looks_for = "generalization", "my_zoo.json"
+
+        @staticmethod
+        def detects(path: Path) -> bool: ...
+
+        @staticmethod
+        def load(path: Path, *, limit: int | None = None) -> dict[str, Corpus]: ...
+
+The keyword arguments of ``load`` are the options that commands can pass; they are checked by name.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from nfn_monomial.adapters.files import FileError
+from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["CorpusError", "Format", "Kind"]
+__all__ = ["FORMATS", "CorpusError", "Format", "Kind", "register_format"]
 
 Kind = Literal["inr", "generalization"]
 
@@ -19,12 +35,11 @@ class CorpusError(FileError):
 
 
 class Format(ABC):
-    """One format. Adding one is adding a class, and a line to `detection.FORMATS`.
+    """One format.
 
     Attributes:
         kind: ``inr`` if `load` gives an `InrCorpus`, ``generalization`` if it gives a dict of `Corpus` by activation.
         looks_for: what `detects` looks for, for people.
-        load: reads a folder. Its keyword arguments are the options that commands can pass; they are checked by name.
     """
 
     kind: ClassVar[Kind]
@@ -35,3 +50,19 @@ class Format(ABC):
     @abstractmethod
     def detects(path: Path) -> bool:
         """Whether a folder looks like this format; whether it is complete is for `load` to say."""
+
+
+F = TypeVar("F", bound=type[Format])
+FORMATS: dict[str, type[Format]] = {}
+"""All formats by name."""
+
+
+def register_format(name: str) -> Callable[[F], F]:
+    """Class decorator: make a format known by this name to every command."""
+
+    def add(cls: F) -> F:
+        if FORMATS.setdefault(name, cls) is not cls:
+            raise InvalidValueError(f"a format is registered as {name!r} already: {FORMATS[name].__qualname__}")
+        return cls
+
+    return add

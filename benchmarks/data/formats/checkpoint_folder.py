@@ -13,7 +13,7 @@ from nfn_monomial.adapters.files import damaged
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Parts, accuracies
 from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError, Format
+from .base import CorpusError, Format, register_format
 from .checkpoints import require_folder
 from .own_checkpoints import FORM, Asked, read_own
 from .result_tables import read_table, text_of
@@ -23,6 +23,7 @@ __all__ = ["CheckpointFolder"]
 TABLES = ("targets.csv", "targets.json")
 
 
+@register_format("checkpoints")
 class CheckpointFolder(Format):
     """Checkpoints at any places in a folder, and beside them ``targets.csv`` or ``targets.json``.
 

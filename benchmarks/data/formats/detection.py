@@ -15,26 +15,12 @@ from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.settings import assignment, read_value
 
-from .base import CorpusError, Format, Kind
-from .checkpoint_folder import CheckpointFolder
+from . import checkpoint_folder, made, published_inrs, small_cnn_zoo  # noqa: F401  (which register their formats)
+from .base import FORMATS, CorpusError, Kind
 from .checkpoints import require_folder
-from .made import MadeInrs, MadeMixedZoo, MadeZoo
-from .published_inrs import DwsFashionInrs, DwsMnistInrs, NfnSirens
-from .small_cnn_zoo import SmallCnnZoo
 
-__all__ = ["FORMATS", "detect", "load_generalization", "load_inr", "option_names"]
+__all__ = ["detect", "load_generalization", "load_inr", "option_names"]
 
-FORMATS: dict[str, type[Format]] = {
-    "checkpoints": CheckpointFolder,
-    "made-zoo": MadeZoo,
-    "mixed-zoo": MadeMixedZoo,
-    "made-inrs": MadeInrs,
-    "nfn-sirens": NfnSirens,
-    "dws-mnist": DwsMnistInrs,
-    "dws-fashion": DwsFashionInrs,
-    "small-cnn-zoo": SmallCnnZoo,
-}
-"""All formats by name."""
 COMMANDS: dict[Kind, tuple[str, str]] = {
     "inr": ("images (INRs)", "classify-inr and edit-inr"),
     "generalization": ("classifiers with their accuracies", "predict-generalization"),
@@ -51,7 +37,7 @@ def detect(path: str | Path) -> str:
             folder.
     """
     folder = require_folder(path)
-    names = sorted(name for name, known in FORMATS.items() if known.detects(folder))
+    names = sorted(name for name, known in FORMATS.items() if known.detects(folder))  # registered in any order
     if len(names) == 1:
         return names[0]
     if names:

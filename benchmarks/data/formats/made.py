@@ -32,7 +32,7 @@ from nfn_monomial.tools.predictors.architectures import Architecture, architectu
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.sealed import read_sealed, seal
 
-from .base import CorpusError, Format
+from .base import CorpusError, Format, register_format
 from .zoo_files import halves, row_order
 
 __all__ = [
@@ -226,6 +226,7 @@ def _classifiers(
     return parts, tuple(infos.values())
 
 
+@register_format("made-zoo")
 class MadeZoo(Format):
     """CNNs of one architecture, made by ``zoo make``; halved and cut as the Small CNN Zoo."""
 
@@ -256,6 +257,7 @@ class MadeZoo(Format):
         return dict(sorted(corpora.items()))
 
 
+@register_format("mixed-zoo")
 class MadeMixedZoo(Format):
     """Classifiers of many architectures, of one kind or several, made by ``zoo make --vary-architecture``."""
 
@@ -305,6 +307,7 @@ class MadeMixedZoo(Format):
         return {"mixed": Corpus("mixed", **parts, info=MixedInfo(infos), source=source)}
 
 
+@register_format("made-inrs")
 class MadeInrs(Format):
     """SIRENs fitted to images, made by ``inr make``."""
 

@@ -33,7 +33,7 @@ from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError, Format
+from .base import CorpusError, Format, register_format
 from .checkpoints import counter, require_folder
 
 __all__ = ["DwsFashionInrs", "DwsMnistInrs", "NfnSirens"]
@@ -176,6 +176,7 @@ _NFN_READ = partial(
 )
 
 
+@register_format("nfn-sirens")
 class NfnSirens(Format):
     """``siren_{mnist,fashion,cifar}_wts/{prefix}_{label}s/net{idx}.pth``, one corpus a folder."""
 
@@ -261,6 +262,7 @@ _DWS_FOLDER = re.compile(r"mnist_png_(training|testing)_([0-9]{1,9})_([0-9]{1,9}
 _DWS_READ = partial(_read_siren, layer=r"seq\.[0-9]{1,9}", names=lambda depth: [f"seq.{i}" for i in range(depth)])
 
 
+@register_format("dws-mnist")
 class DwsMnistInrs(Format):
     """``mnist-inrs/mnist_png_{training|testing}_{label}_{imgid}/checkpoints/model_final.pth``, and a file of splits."""
 
@@ -351,6 +353,7 @@ def _text(value: object) -> str:
     return value
 
 
+@register_format("dws-fashion")
 class DwsFashionInrs(Format):
     """``fmnist_inrs/{split}/model_{i}.pth``, each with its label."""
 

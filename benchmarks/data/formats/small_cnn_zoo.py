@@ -31,7 +31,7 @@ from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
 from nfn_monomial.tools.predictors.models import NetworkInfo
 from nfn_monomial.tools.reading import read_bytes
 
-from .base import Format
+from .base import Format, register_format
 from .zoo_files import (
     FILES,
     Bools,
@@ -195,6 +195,7 @@ def _networks(weights: Floats, rows: Ints, layout: Layout, path: Path) -> dict[s
     return unflatten(torch.from_numpy(values), layout)
 
 
+@register_format("small-cnn-zoo")
 class SmallCnnZoo(Format):
     """The Small CNN Zoo's three files; see `load_zoo`."""
 

@@ -15,8 +15,8 @@ from published_writers import (
 from small_cnns import cnn_layout, write_zoo
 from torch import nn
 
-from nfn_monomial.benchmarks.data.formats.base import CorpusError
-from nfn_monomial.benchmarks.data.formats.detection import FORMATS, detect, load_generalization, load_inr, option_names
+from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
+from nfn_monomial.benchmarks.data.formats.detection import detect, load_generalization, load_inr, option_names
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.config import MixedConfig, ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs

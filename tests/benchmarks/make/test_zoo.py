@@ -15,8 +15,8 @@ from tiny_mixed_zoo import TINY as MIXED
 from tiny_mixed_zoo import run
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.formats.base import CorpusError
-from nfn_monomial.benchmarks.data.formats.detection import FORMATS, detect, load_generalization
+from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
+from nfn_monomial.benchmarks.data.formats.detection import detect, load_generalization
 from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZoo, read_groups, stated
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.data.networks import Corpus
