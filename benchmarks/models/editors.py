@@ -43,9 +43,9 @@ from nfn_monomial.models import MessagePassingEditor, equivariant_stack
 from nfn_monomial.nn import InputNorm
 from nfn_monomial.tools.predictors.models import BALANCED, InvariantUnder, Register, Sees
 
-from .parts import fourier_front, network_spec
+from .parts import fourier_front, nfn_chain
 
-__all__ = ["Editor", "build_editor", "editor_class", "editor_names", "register_editor"]
+__all__ = ["Editor", "build_editor", "register_editor"]
 
 LAYERS = 3  # of NP and HNP, and hidden ones of the MLP
 
@@ -111,7 +111,7 @@ class ChangeEditor(Editor):
 
     def __init__(self, siren: Siren, config: EditorConfig) -> None:
         super().__init__(siren, config)
-        self.spec = network_spec(self.space)
+        self.spec = nfn_chain(self.space).spec
         self.scale = LearnedScale(self.spec, config.init_scale)
 
     def change(self, networks: Features) -> WeightSpaceFeatures:
@@ -133,21 +133,10 @@ def _balanced(base: Any) -> Any:
 
 
 register_editor: Register[type[Editor]] = Register("editor", {BALANCED: _balanced})
-"""Class decorator: ``@register_editor("name")`` makes an editor known to the experiment and on the command line."""
+"""Class decorator: ``@register_editor("name")`` makes an editor known to the experiment and on the command line.
 
-
-def editor_names() -> tuple[str, ...]:
-    """Names of all editors in the order of registration: baselines first."""
-    return tuple(register_editor)
-
-
-def editor_class(name: str) -> type[Editor]:
-    """The class registered under a name; ``balanced-`` in front of any puts `Balance` in front of the editor.
-
-    Raises:
-        ValueError: listing the known names.
-    """
-    return register_editor[name]
+The classes by name, baselines first; an unknown name is a ValueError that lists the known ones.
+"""
 
 
 def build_editor(name: str, siren: Siren, config: EditorConfig, *, seed: int) -> Editor:
@@ -156,7 +145,7 @@ def build_editor(name: str, siren: Siren, config: EditorConfig, *, seed: int) ->
     Raises:
         ValueError: if there is no such editor.
     """
-    cls = editor_class(name)
+    cls = register_editor[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return cls(siren, config)

@@ -37,6 +37,7 @@ __all__ = [
     "MonomialToGNN",
     "PNABlock",
     "PNAStack",
+    "PNAWithEdges",
     "PaperGNN",
     "assemble",
     "store",
@@ -128,20 +129,34 @@ def _rows(padded: Tensor, counts: Tensor) -> Tensor:
     return padded[torch.arange(padded.shape[1], device=padded.device) < counts[:, None]]
 
 
-class PNABlock(nn.Module):
-    """PNAConv, then the edges' update by an MLP of ``[x_target, x_source, edge]``; both normalised and residual."""
+class PNAWithEdges(nn.Module):
+    """PNAConv as Kofinas et al. 2024 use it, and an update of the edges: an MLP of ``[x_target, x_source, edge]``."""
 
     def __init__(self, width: int, degrees: Tensor) -> None:
         super().__init__()
         self.conv = PNAConv(width, width, list(AGGREGATORS), list(SCALERS), degrees, edge_dim=width)
         self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def update(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        """What the edges' MLP makes of the nodes ``(N, width)`` and of the edges ``(E, width)``."""
+        source, target = edge_index
+        edges: Tensor = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
+        return edges
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
+        return self.conv(x, edge_index, edge_attr), self.update(x, edge_index, edge_attr)
+
+
+class PNABlock(PNAWithEdges):
+    """The same, normalised and residual; the edges see the nodes as they are afterwards."""
+
+    def __init__(self, width: int, degrees: Tensor) -> None:
+        super().__init__(width, degrees)
         self.node_norm, self.edge_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
         x = x + self.node_norm(self.conv(x, edge_index, edge_attr)).relu()
-        source, target = edge_index
-        change = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
-        return x, edge_attr + self.edge_norm(change).relu()
+        return x, edge_attr + self.edge_norm(self.update(x, edge_index, edge_attr)).relu()
 
 
 class PNAStack(nn.Module):

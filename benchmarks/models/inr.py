@@ -30,7 +30,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import MessagePassingNFN, equivariant_stack
 from nfn_monomial.tools.predictors.models import InvariantUnder, Model, NetworkInfo, logits, register
 
-from .parts import Residual, fourier_front, network_spec
+from .parts import Residual, fourier_front, nfn_chain
 
 __all__ = [
     "InrHNP",
@@ -133,7 +133,7 @@ class _FourierNFN(Model):
     ) -> None:
         super().__init__()
         self.drop_in = drop_in
-        spec = network_spec(networks.space)
+        spec = nfn_chain(networks.space).spec
         layers, channels = fourier_front(spec, fourier, fourier_scale, self.positions)
         layers += self._layers(spec, channels, width, dropout)
         self.front: nn.Module = nn.Identity()

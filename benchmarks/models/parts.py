@@ -20,7 +20,6 @@ __all__ = [
     "Residual",
     "fourier_front",
     "mlp",
-    "network_spec",
     "nfn_chain",
     "statistics",
 ]
@@ -111,11 +110,6 @@ def nfn_chain(space: WeightSpace) -> NfnChain:
         shapes.append((sizes[link.target], sizes[str(link.source)], *[1] * link.folded, *link.kernel))
     weights, own = zip(*names, strict=True)
     return NfnChain(weights, own, tuple(shapes))
-
-
-def network_spec(space: WeightSpace) -> NetworkSpec:
-    """nfn's description of a chain of layers; otherwise as `nfn_chain`."""
-    return nfn_chain(space).spec
 
 
 def fourier_front(spec: NetworkSpec, size: int, scale: float, positions: bool) -> tuple[list[nn.Module], int]:

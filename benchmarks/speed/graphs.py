@@ -10,42 +10,25 @@ from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import PNAConv
 
 from nfn_monomial import Features, MessagePassing, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialConv, to_graph
 from nfn_monomial.benchmarks.experiments.speed import LayersConfig
+from nfn_monomial.benchmarks.models.graphs import PNAWithEdges
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.nn.neurons import neuron_layout
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.report import Report, Table
 
-from .harness import MEMORY, NETWORKS, Contender, Make, Setting, Timing, measured, parts, ratio_tables, times
+from .harness import MEMORY, NETWORKS, Contender, Make, Timing, measured, parts, ratio_tables, times
 from .layers import bench_layers, layer_tables
 
-__all__ = ["DENSE", "PNA", "PNAWithEdges", "bench_graphs", "bench_speed", "graph_tables"]
+__all__ = ["DENSE", "PNA", "bench_graphs", "bench_speed", "graph_tables"]
 
 DENSE, UNTIED = "MessagePassing (tied)", "MessagePassing (untied)"
 GRAPH, PNA = "MonomialConv", "PNAConv + edge update"
-AGGREGATORS = ("mean", "min", "max", "std")
-SCALERS = ("identity", "amplification", "attenuation")
 SECONDS = 60.0
 Progress = Callable[[str], None]
-
-
-class PNAWithEdges(nn.Module):
-    """PNAConv as Kofinas et al. 2024 use it, and an update of the edges: an MLP of ``[x_target, x_source, edge]``."""
-
-    def __init__(self, width: int, degrees: Tensor) -> None:
-        super().__init__()
-        self.conv = PNAConv(width, width, list(AGGREGATORS), list(SCALERS), degrees, edge_dim=width)
-        self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
-        """``x (N, width)``, ``edge_attr (E, width)`` -> the same."""
-        source, target = edge_index
-        edges: Tensor = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
-        return self.conv(x, edge_index, edge_attr), edges
 
 
 def bench_graphs(
@@ -74,7 +57,7 @@ def bench_graphs(
             progress(f"{network}, batch {batch}")
             needed = {name: batch * peak for name, peak in single.items()}
             makes = _contenders(space, batch, width, device)
-            timings += measured(Setting(network, batch, width), makes, repeats, device, seconds, needed=needed)
+            timings += measured(network, batch, width, makes, repeats, device, seconds, needed=needed)
     return timings
 
 

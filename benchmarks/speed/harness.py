@@ -25,10 +25,8 @@ __all__ = [
     "NETWORKS",
     "Contender",
     "Make",
-    "Setting",
     "Timing",
     "fewer",
-    "forward_and_step",
     "measured",
     "parts",
     "ratio_tables",
@@ -75,19 +73,11 @@ Make: TypeAlias = "Callable[[], Contender]"
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is compared on what: the title of a table, so many networks, channels of features."""
-
-    table: str
-    batch: int
-    channels: int
-
-
-@dataclass(frozen=True)
 class Timing:
     """One contender in one setting: median milliseconds, parameters, and the peak memory of one training step.
 
-    0 is what was not measured; ``skipped`` says why a contender did not run.
+    A setting is the title of a table, a number of networks and one of channels. 0 is what was not measured;
+    ``skipped`` says why a contender did not run.
     """
 
     table: str
@@ -101,16 +91,10 @@ class Timing:
     skipped: str = ""
 
 
-def forward_and_step(contenders: Mapping[str, Contender]) -> dict[tuple[str, bool], Callable[[], object]]:
-    """Calls to race by name, and whether it is the forward pass alone."""
-    calls: dict[tuple[str, bool], Callable[[], object]] = {}
-    for name, contender in contenders.items():
-        calls |= {(name, True): contender.forward, (name, False): contender.step}
-    return calls
-
-
 def measured(
-    setting: Setting,
+    table: str,
+    batch: int,
+    channels: int,
     makes: Mapping[str, Make],
     repeats: int,
     device: str,
@@ -121,7 +105,9 @@ def measured(
     """Time all contenders of a setting, which take turns within every repetition; a line for each.
 
     Args:
-        setting: of all.
+        table: title of the table of all.
+        batch: number of networks.
+        channels: of features.
         makes: name -> what makes the contender, so that those that are left out take no memory.
         repeats: timed repetitions of each, after three that are not counted.
         device: ``"cpu"`` or ``"cuda"``.
@@ -131,14 +117,17 @@ def measured(
     """
     skipped = {name: too_large((needed or {}).get(name, 0), device) for name in makes}
     ready = {name: make() for name, make in makes.items() if not skipped[name]}
-    ms = race(forward_and_step(ready), repeats, device, seconds)
+    calls = {
+        (name, how): call for name, one in ready.items() for how, call in (("forward", one.forward), ("step", one.step))
+    }
+    ms = race(calls, repeats, device, seconds)
     timings = []
     for name, reason in skipped.items():
         found: tuple[float, float, int, int] = (0.0, 0.0, 0, 0)
         if not reason:
             one = ready[name]
-            found = ms[name, True], ms[name, False], one.parameters, one.memory() if memory else 0
-        timings.append(Timing(setting.table, setting.batch, setting.channels, name, *found, reason))
+            found = ms[name, "forward"], ms[name, "step"], one.parameters, one.memory() if memory else 0
+        timings.append(Timing(table, batch, channels, name, *found, reason))
     return timings
 
 
@@ -189,15 +178,14 @@ def ratio_tables(timings: Sequence[Timing], columns: Mapping[str, Cell], note: s
     tables = []
     for name in dict.fromkeys(t.table for t in timings):
         shown = [t for t in timings if t.table == name]
-        lines = [(t.contender, str(t.batch), *(cell(t, _peers(t, shown)) for cell in columns.values())) for t in shown]
+        lines = []
+        for t in shown:
+            peers = {other.contender: other for other in shown if other.batch == t.batch}
+            lines.append((t.contender, str(t.batch), *(cell(t, peers) for cell in columns.values())))
         left_out = [f"{t.contender}, batch {t.batch}, left out: {t.skipped}." for t in shown if t.skipped]
         header = ("layer", "batch", *columns)
         tables.append(Table(title.format(name), header, tuple(lines), names=(0, 1), notes=(note, *left_out)))
     return tables
-
-
-def _peers(one: Timing, timings: Sequence[Timing]) -> Peers:
-    return {t.contender: t for t in timings if (t.batch, t.channels) == (one.batch, one.channels)}
 
 
 MEMORY: Cell = parts("peak_bytes", ".1f", MIB)

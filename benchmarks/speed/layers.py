@@ -15,7 +15,7 @@ from nfn_monomial.adapters.nfn import MonomialActivation, MonomialLinear, Monomi
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.report import Table
 
-from .harness import NETWORKS, Contender, Make, Setting, Timing, fewer, measured, parts, ratio_tables
+from .harness import NETWORKS, Contender, Make, Timing, fewer, measured, parts, ratio_tables
 
 __all__ = ["CORE", "HNP", "bench_layers", "layer_tables"]
 
@@ -44,8 +44,7 @@ def bench_layers(
         for batch in batches:
             progress(f"{name}, batch {batch}")
             for what, makes in _contenders(name, build(), batch, channels, device).items():
-                setting = Setting(f"{name}, {what}", batch, channels)
-                timings += measured(setting, makes, repeats, device, memory=False)
+                timings += measured(f"{name}, {what}", batch, channels, makes, repeats, device, memory=False)
     return timings
 
 

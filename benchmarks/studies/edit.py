@@ -32,7 +32,7 @@ from nfn_monomial.benchmarks.data.batches import Data, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
 from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig, Task
-from nfn_monomial.benchmarks.models.editors import build_editor, editor_class
+from nfn_monomial.benchmarks.models.editors import build_editor, register_editor
 from nfn_monomial.benchmarks.predictors import Editing
 from nfn_monomial.benchmarks.report.figures import draw_learning
 from nfn_monomial.benchmarks.report.tables import by_model, model_table, over_seeds, record_of, row_of
@@ -98,7 +98,7 @@ def require_models(config: EditConfig) -> None:
         ValueError: naming those that there are.
     """
     for name in config.models:
-        editor_class(name)
+        register_editor[name]
 
 
 def check(config: EditConfig, corpus: InrCorpus) -> None:
@@ -137,7 +137,7 @@ def _settings(config: EditConfig, corpus: InrCorpus, model: str, seed: int, data
         loss="mse",
         training=config.training.lasting(config.steps, len(corpus.train)),
         data=data,
-        code=code_of(editor_class(model)),
+        code=code_of(register_editor[model]),
         version=VERSION,
     )
 

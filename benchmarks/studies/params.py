@@ -37,9 +37,9 @@ from nfn_monomial.benchmarks.experiments.classify import CLASSIFY
 from nfn_monomial.benchmarks.experiments.edit import EditorConfig
 from nfn_monomial.benchmarks.experiments.params import ParamsConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names
-from nfn_monomial.benchmarks.models.editors import build_editor, editor_names
+from nfn_monomial.benchmarks.models.editors import build_editor, register_editor
 from nfn_monomial.benchmarks.models.inr import inr_info
-from nfn_monomial.benchmarks.models.parts import network_spec
+from nfn_monomial.benchmarks.models.parts import nfn_chain
 from nfn_monomial.benchmarks.report.tables import INVARIANT, count
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.errors import InvalidValueError
@@ -49,11 +49,19 @@ from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
 from .classify import sizes_of
 
-__all__ = ["FAMILIES", "closed_form", "counted", "params_report", "space_of", "zoo_network"]
+__all__ = ["LAYERS", "closed_form", "counted", "params_report", "space_of", "zoo_network"]
 
 Family = Literal["NP", "HNP", "SCALE", "SIGN"]
 IO = Literal["full", "factored"]
-FAMILIES: tuple[Family, ...] = ("NP", "HNP", "SCALE", "SIGN")
+LAYERS: dict[str, tuple[Family, IO]] = {
+    "NP": ("NP", "full"),
+    "HNP": ("HNP", "full"),
+    "SCALE": ("SCALE", "full"),
+    "SCALE, factored": ("SCALE", "factored"),
+    "SIGN": ("SIGN", "full"),
+    "SIGN, factored": ("SIGN", "factored"),
+}
+"""Our layers as tables name them."""
 
 
 def closed_form(
@@ -150,13 +158,11 @@ def layer_counts(config: ParamsConfig) -> list[LayerCount]:
     sizes, sides, (c_in, c_out) = config.sizes, config.kernels, config.channels
     entries = [k * k for k in sides]
     found = []
-    for family in FAMILIES:
-        for io in ("full", "factored") if family in ("SCALE", "SIGN") else ("full",):
-            name = f"EquivariantLinear, {family}" + ", factored" * (io == "factored")
-            here = partial(counted, channels=(c_in, c_out), io=io)
-            formula = closed_form(family, sizes, entries, (c_in, c_out), io)
-            found.append(LayerCount(name, family, io, here(family, sizes, sides), formula))
-    spec = network_spec(space_of("HNP", sizes, sides))
+    for name, (family, io) in LAYERS.items():
+        here = counted(family, sizes, sides, (c_in, c_out), io)
+        formula = closed_form(family, sizes, entries, (c_in, c_out), io)
+        found.append(LayerCount(f"EquivariantLinear, {name}", family, io, here, formula))
+    spec = nfn_chain(space_of("HNP", sizes, sides)).spec
     for name, family, kind in (("nfn NPLinear", "NP", NPLinear), ("nfn HNPLinear", "HNP", HNPLinear)):
         found.append(LayerCount(name, family, "full", _numel(partial(kind, spec, c_in, c_out)), None))
     return found
@@ -210,7 +216,7 @@ PUBLISHED_INR = {
 those of a hybrid with NP.
 """
 PUBLISHED_EDIT = {"mlp": ("", "4.5M"), "np": ("", "4.1M"), "hnp": ("", "12.8M"), "monomial-np": ("", "4.1M")}
-"""Table 22, which does not say for which images: the sizes are those for colour."""
+"""Table 22."""
 
 
 def params_report(config: ParamsConfig) -> Report:
@@ -244,26 +250,20 @@ def claims_table(config: ParamsConfig) -> Table:
     An exponent is the slope of the formula between a size and its double, far out; a slope of 1 is linear growth.
     """
     far = 2**14
-    channels = (config.channels[0], config.channels[1])
 
-    def exponent(family: Family, io: IO, *, depth: int = 3, n_in: int = 1, n_out: int = 1, grows: str) -> float:
-        def at(size: int) -> int:
-            shape = {"depth": depth, "n_in": n_in, "n_out": n_out, grows: size}
-            layers = shape["depth"]
-            sizes = [shape["n_in"], *[1] * (layers - 1), shape["n_out"]]
-            return closed_form(family, sizes, [1] * layers, channels, io)
-
-        return math.log2(at(2 * far) / at(far))
+    def parameters(family: Family, io: IO, grows: str, size: int) -> int:
+        shape = {"depth": 3, "n_in": 1, "n_out": 1, grows: size}
+        sizes = [shape["n_in"], *[1] * (shape["depth"] - 1), shape["n_out"]]
+        return closed_form(family, sizes, [1] * shape["depth"], config.channels, io)
 
     cells = []
-    for family in FAMILIES:
+    for name, (family, io) in LAYERS.items():
         claim, *orders = CLAIMS[family]
-        for io in ("full", "factored") if family in ("SCALE", "SIGN") else ("full",):
-            line = [family + ", factored" * (io == "factored"), claim]
-            for grows, order in zip(("depth", "n_in", "n_out"), orders, strict=True):
-                found = exponent(family, io, grows=grows)
-                line.append(f"{found:.2f}" if round(found) == order else f"{found:.2f} (claim: {order})")
-            cells.append(tuple(line))
+        line = [name, claim]
+        for grows, order in zip(("depth", "n_in", "n_out"), orders, strict=True):
+            found = math.log2(parameters(family, io, grows, 2 * far) / parameters(family, io, grows, far))
+            line.append(f"{found:.2f}" if round(found) == order else f"{found:.2f} (claim: {order})")
+        cells.append(tuple(line))
     return Table(
         "Growth of one layer's parameters: exponents of L, n_0 and n_L, against the paper's Table 1",
         ("layer", "claimed", "in L", "in n_0", "in n_L"),
@@ -283,11 +283,12 @@ def model_tables() -> list[Table]:
     inrs = ((inr_info(grey), CLASSIFY["paper"].sizes), (inr_info(colour), CLASSIFY["paper-cifar"].sizes))
     cnn = {name: [build_model(name, info, seed=0) for info in zoo.values()] for name in model_names("generalization")}
     classifiers = {
-        name: [build_model(name, info, seed=0, out_features=10, **sizes_of(sizes, name)) for info, sizes in inrs]
+        name: [build_model(name, info, seed=0, out_features=10, **sizes_of(own, name)) for info, own in inrs]
         for name in model_names("inr")
     }
     editors = {
-        name: [build_editor(name, siren, EditorConfig(), seed=0) for siren in (grey, colour)] for name in editor_names()
+        name: [build_editor(name, siren, EditorConfig(), seed=0) for siren in (grey, colour)]
+        for name in register_editor
     }
     images = ("grey", "colour")
     return [
@@ -318,24 +319,23 @@ def _table(
 def draw_params(config: ParamsConfig) -> Figure:
     """Parameters of one layer against the number of inputs and the depth; crosses are counted, lines the formula."""
     figure, axes = panels(1, 2, (9.6, 3.8))
-    channels = (config.channels[0], config.channels[1])
+    channels = config.channels
     sizes = [2**i for i in range(1, config.largest.bit_length())]
-    kinds: list[tuple[Family, IO]] = [(family, "full") for family in FAMILIES]
-    kinds += [("SCALE", "factored"), ("SIGN", "factored")]
+    kinds = sorted(LAYERS.items(), key=lambda kind: kind[1][1] == "factored")
 
     def network(grows: str, size: int) -> list[int]:
         return [size, 8, 8, 1] if grows == "inputs" else [1, *[8] * (size - 1), 1]
 
     for ax, grows in zip(axes, ("inputs", "depth"), strict=True):
-        for i, (family, io_) in enumerate(kinds):
+        for i, (name, (family, io)) in enumerate(kinds):
             # Thinner lines over thicker ones, as some coincide.
-            lines: dict[str, Any] = {"color": PALETTE[i], "linestyle": "-" if io_ == "full" else "--"}
+            lines: dict[str, Any] = {"color": PALETTE[i], "linestyle": "-" if io == "full" else "--"}
             lines["linewidth"] = 3.6 - 0.5 * i
             shapes = [network(grows, size) for size in sizes]
-            values = [closed_form(family, s, [1] * (len(s) - 1), channels, io_) for s in shapes]
-            ax.plot(sizes, values, label=family + ", factored" * (io_ == "factored"), **lines)
+            values = [closed_form(family, s, [1] * (len(s) - 1), channels, io) for s in shapes]
+            ax.plot(sizes, values, label=name, **lines)
             built = [(n, s) for n, s in zip(sizes, shapes, strict=True) if n <= LARGEST_COUNTED]
-            found = [counted(family, s, [1] * (len(s) - 1), channels, io_) for _, s in built]
+            found = [counted(family, s, [1] * (len(s) - 1), channels, io) for _, s in built]
             ax.plot([n for n, _ in built], found, "x", color=PALETTE[i], markersize=5)
         for power, style in ((1, ":"), (2, "-.")):
             start = channels[0] * channels[1] * 2

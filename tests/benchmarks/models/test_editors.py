@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.experiments.edit import EditorConfig
-from nfn_monomial.benchmarks.models.editors import Editor, build_editor, editor_class, editor_names
+from nfn_monomial.benchmarks.models.editors import Editor, build_editor, register_editor
 from nfn_monomial.canonical import shift_phase
 
 TINY = {"fourier": 6, "width": 5, "monomial": 3, "mlp": 7, "messages": 4, "blocks": 2, "init_scale": 0.5}
@@ -55,7 +55,7 @@ def sirens(draw: st.DrawFn) -> Siren:
 def test_the_edited_image_stays_when_the_network_is_moved(
     name: str, config: EditorConfig, siren: Siren, seed: int
 ) -> None:
-    assert editor_class(name).invariant_under == "group"
+    assert register_editor[name].invariant_under == "group"
     generator = torch.Generator().manual_seed(seed)
     moved = siren.space.sample(3, generator=generator).act(networks(siren, seed=seed))
     assert apart(name, siren, config, moved, seed) < 1e-10
@@ -64,7 +64,7 @@ def test_the_edited_image_stays_when_the_network_is_moved(
 @pytest.mark.parametrize("config", [STORED, CANONICAL], ids=["stored", "canonical"])
 @pytest.mark.parametrize("name", PERMUTED)
 def test_permutation_editors_bear_permutations_and_break_under_sign_flips(name: str, config: EditorConfig) -> None:
-    assert editor_class(name).invariant_under == "permutations"
+    assert register_editor[name].invariant_under == "permutations"
     generator = torch.Generator().manual_seed(2)
     space, tensors = SIREN.space, networks(SIREN)
     permuted = space.restricted("permutation").sample(3, generator=generator).act(tensors)
@@ -88,7 +88,7 @@ def test_phases_are_taken_off_canonical_inputs_alone() -> None:
 
 
 @pytest.mark.parametrize("config", [STORED, CANONICAL], ids=["stored", "canonical"])
-@pytest.mark.parametrize("name", [*editor_names(), "balanced-np"])
+@pytest.mark.parametrize("name", [*register_editor, "balanced-np"])
 def test_no_change_gives_the_image_of_the_network(name: str, config: EditorConfig) -> None:
     built, tensors = editor(name, SIREN, config), networks(SIREN)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def test_no_change_gives_the_image_of_the_network(name: str, config: EditorConfi
         torch.testing.assert_close(built(built.prepare(tensors)), SIREN.render(tensors), atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("name", editor_names())
+@pytest.mark.parametrize("name", list(register_editor))
 def test_every_parameter_of_the_networks_is_edited_and_every_weight_of_the_editor_learns(name: str) -> None:
     built, tensors = editor(name, SIREN, CANONICAL), networks(SIREN)
     prepared = built.prepare(tensors)

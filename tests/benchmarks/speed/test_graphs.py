@@ -4,8 +4,9 @@ import pytest
 from torch import nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.models.graphs import PNAWithEdges
 from nfn_monomial.benchmarks.speed import graphs, harness
-from nfn_monomial.benchmarks.speed.graphs import DENSE, PNA, PNAWithEdges, bench_graphs, graph_tables
+from nfn_monomial.benchmarks.speed.graphs import DENSE, PNA, bench_graphs, graph_tables
 from nfn_monomial.benchmarks.speed.harness import Timing
 from nfn_monomial.benchmarks.speed.layers import CORE, HNP, layer_tables
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from nfn_monomial.benchmarks.experiments.params import ParamsConfig
 from nfn_monomial.benchmarks.studies.params import (
-    FAMILIES,
     IO,
+    LAYERS,
     Family,
     claims_table,
     closed_form,
@@ -18,7 +18,7 @@ from nfn_monomial.benchmarks.studies.params import (
 )
 from nfn_monomial.tools.report import Table
 
-KINDS: list[tuple[Family, IO]] = [*((f, "full") for f in FAMILIES), ("SCALE", "factored"), ("SIGN", "factored")]  # type: ignore[list-item]
+KINDS = list(LAYERS.values())
 
 
 @pytest.mark.parametrize(("family", "io"), KINDS)
