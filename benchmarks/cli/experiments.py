@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.cli.options import console, errors
+from nfn_monomial.tools.cli.options import console, errors, told_progress
 
 from .make import make_zoo_at
 from .options import command, command_line, configured, prepare_process
@@ -158,18 +158,13 @@ def _load(experiment: Experiment, folder: Path, options: Sequence[str], config: 
     """The data, and what is recorded of them, with a bar while files are read."""
     from nfn_monomial.benchmarks.data.formats.detection import load_generalization, load_inr
 
-    with Bar(console=console, transient=True) as bar:
-        task = bar.add_task(f"reading {folder}", total=None, visible=False)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, visible=True)
-
+    with told_progress(f"reading {folder}") as progress:
         if experiment.inrs:
-            data: Any = load_inr(folder, options, on_progress=show)
+            data: Any = load_inr(folder, options, on_progress=progress)
             sizes, source = {data.name: ((data.train,), (data.val,), (data.test,))}, data.info
         else:
             activations = getattr(config, "activations", ())
-            data = load_generalization(folder, options, activations=activations, on_progress=show)
+            data = load_generalization(folder, options, activations=activations, on_progress=progress)
             sizes = {name: (corpus.train, corpus.val, corpus.test) for name, corpus in data.items()}
             source = {name: dict(corpus.source) for name, corpus in data.items()}
     for name, parts in sizes.items():

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.cli.options import console, user_errors
+from nfn_monomial.tools.cli.options import console, told_progress, user_errors
 
 from .options import Device, Networks, prepare_process, split
 
@@ -118,12 +118,11 @@ def make_zoo_at(
     """Make a zoo, unless it is there, with a bar."""
     prepare_process()
     from nfn_monomial.benchmarks.make import config
-    from nfn_monomial.benchmarks.make.jobs import progress_bar
     from nfn_monomial.benchmarks.make.zoo import make_zoo
 
     kinds = {"own": config.ZooConfig, "mixed": config.MixedConfig, "published": config.PublishedConfig}
     wanted = kinds[kind](**chosen)
-    with progress_bar(f"training {wanted.networks} networks") as progress:
+    with told_progress(f"training {wanted.networks} networks") as progress:
         made = make_zoo(folder, wanted, overwrite=overwrite, device=device, progress=progress)
     state = "trained" if made.made else "were there already"
     console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
@@ -163,7 +162,6 @@ def inr_make(
     prepare_process()
     from nfn_monomial.benchmarks.data.formats.made import MadeInrs
     from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-    from nfn_monomial.benchmarks.make.jobs import progress_bar
     from nfn_monomial.benchmarks.make.siren_fit import psnr
     from nfn_monomial.benchmarks.report.figures import draw_reconstructions
     from nfn_monomial.tools.files import write_atomically
@@ -172,7 +170,7 @@ def inr_make(
     start = time.perf_counter()
     folder = out or Path("inrs") / images
     config = InrConfig(images, fits=fits, limit=networks, steps=steps, seed=seed)
-    with progress_bar(f"fitting SIRENs to {images}") as progress:
+    with told_progress(f"fitting SIRENs to {images}") as progress:
         made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)
     if made.made or not (folder / FIGURE).exists():
         write_atomically(folder / FIGURE, png(draw_reconstructions(MadeInrs.load(folder), psnr)))

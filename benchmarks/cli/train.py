@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress as Bar
 
 from nfn_monomial.benchmarks.experiments.predict import COLUMN, KEPT, ColumnTask
 from nfn_monomial.benchmarks.settings.base import Count, read_value
-from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show
+from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show, told_progress
 
 from .experiments import bar_of_runs
 from .options import command, command_line, configured, prepare_process
@@ -94,11 +93,8 @@ def _train(
     console.quiet = as_json
     try:
         definition = read_architecture(None, net=net, input_shape=shape, net_args=net_args)
-        with Bar(console=console, transient=True) as bar:
-            reading = bar.add_task(f"reading {folder}", total=None)
-            own = read_own(
-                asked, lambda _: definition, lambda done, total: bar.update(reading, completed=done, total=total)
-            )
+        with told_progress(f"reading {folder}") as progress:
+            own = read_own(asked, lambda _: definition, progress)
         if not config.models:
             models, said = models_for(own.corpus.train[0].info)
             config, own = replace(config, models=models), replace(own, notes=(*own.notes, *said))

@@ -18,8 +18,9 @@ from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.settings.base import Count, Seed, Settings
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.results import Progress, silent
 
-from .jobs import Contents, Made, Progress, Tick, make_set
+from .jobs import Made, Tick, make_set
 from .siren_fit import FitConfig, fit_sirens
 
 __all__ = ["DEFAULT_FITS", "InrConfig", "make_inrs"]
@@ -64,7 +65,7 @@ def make_inrs(
     overwrite: bool = False,
     device: str | torch.device = "cpu",
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Made:
     """Fit the networks of ``config`` and write them to the folder ``out``; see `make_set` for the rest.
 
@@ -80,12 +81,12 @@ def make_inrs(
     image, fit, split = _plan(config, pictures)
     shards = [part.tolist() for part in torch.split(torch.arange(len(image)), config.shard)]
 
-    def train(number: int, tick: Tick) -> Contents:
+    def train(number: int, tick: Tick) -> Shard:
         own = shards[number]
         seeds = [(config.seed, *pair) for pair in zip(image[own].tolist(), fit[own].tolist(), strict=True)]
         fitted = fit_sirens(siren, pictures.pixels[image[own]].to(place), seeds, config.fit, fitted=tick)
         known = {"label": pictures.labels[image[own]], "image": image[own], "split": split[own]}
-        return Contents(siren, fitted | known, {})
+        return Shard(siren, own, fitted | known, {})
 
     def summarise(parts: Sequence[Shard]) -> dict[str, Any]:
         psnr = torch.cat([part.tensors["psnr"] for part in parts])

@@ -7,13 +7,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from nfn_monomial.benchmarks.data.formats.made import (
     COLUMNS,
@@ -25,21 +23,18 @@ from nfn_monomial.benchmarks.data.formats.made import (
     stated,
     write_shard,
 )
-from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files import results_folder, write_json
-from nfn_monomial.tools.predictors.architectures import Architecture
+from nfn_monomial.tools.results import Progress, silent
 
-__all__ = ["Contents", "Made", "Progress", "Tick", "claim", "make_parts", "make_set", "progress_bar"]
+__all__ = ["Made", "Tick", "claim", "make_parts", "make_set"]
 
 log = logging.getLogger(__name__)
 
 LATER = ("channels",)  # settings that sets may be older than
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
-"""Called as (done, total), in units of work; from any thread, but never twice at a time."""
 Tick = Callable[[int], None]
 """Called between steps with the units of work done since the last call, 0 included; what it raises ends the work."""
 
@@ -61,26 +56,18 @@ class Made:
     summary: dict[str, Any]
 
 
-class Contents(NamedTuple):
-    """A shard: its networks' architecture, parameters and columns, and what else is known, as JSON has it."""
-
-    architecture: Architecture | Siren
-    tensors: Mapping[str, Tensor]
-    more: Mapping[str, Any]
-
-
 def make_set(
     out: Path,
     config: Any,
     described: Mapping[str, Any],
     shards: Sequence[Sequence[int]],
-    train: Callable[[int, Tick], Contents],
+    train: Callable[[int, Tick], Shard],
     summarise: Callable[[Sequence[Shard]], dict[str, Any]],
     *,
     overwrite: bool,
     device: torch.device,
     workers: int | None,
-    progress: Progress | None,
+    progress: Progress,
     work: Sequence[int] | None = None,
 ) -> Made:
     """Make a set of networks of one kind; see `formats.made` for its files.
@@ -119,8 +106,7 @@ def make_set(
         write_json(out / ZOO_FILE, own)
 
     def make(number: int, tick: Tick) -> None:
-        architecture, tensors, more = train(number, tick)
-        write_shard(out, number, own, architecture, shards[number], tensors, more)
+        write_shard(out, number, own, train(number, tick))
 
     parts, made = make_parts(
         [len(shard) for shard in shards] if work is None else work,
@@ -196,7 +182,7 @@ def make_parts(
     *,
     device: torch.device,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[T], list[int]]:
     """Make the parts that are missing, those with the most work first.
 
@@ -206,7 +192,8 @@ def make_parts(
         make: makes a part and stores it. What it does not tell its `Tick` counts when it is finished.
         device: of the work.
         workers: threads, by default as many as torch may use; one on a GPU. Each has torch to itself on one core.
-        progress: called at the start, and whenever work is done.
+        progress: called at the start, and whenever work is done, in its unit; from any thread, but never twice at a
+            time.
 
     Returns:
         What is stored of all parts, and the numbers of those that were made now.
@@ -223,8 +210,7 @@ def make_parts(
         nonlocal done
         with lock:
             done += units
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
 
     def job(number: int) -> int | None:
         left = work[number]
@@ -269,18 +255,3 @@ def make_parts(
 def _set_up_worker() -> None:
     torch.set_num_threads(1)  # threads work on parts of their own, which is faster than sharing each small product
     torch.set_flush_denormal(True)  # running means of gradients that are 0 decay to numbers that take 100 times as long
-
-
-@contextmanager
-def progress_bar(title: str = "training the zoo") -> Iterator[Progress]:
-    """A bar in the terminal: ``with progress_bar() as progress: make_zoo(..., progress=progress)``.
-
-    It is there from the first call on: what is refused does not begin.
-    """
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task(title, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

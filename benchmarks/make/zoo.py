@@ -22,9 +22,10 @@ from nfn_monomial.benchmarks.data.formats.made import Shard
 from nfn_monomial.benchmarks.data.images import Images, ImageSet, load_images
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
+from nfn_monomial.tools.results import Progress, silent
 
 from .config import Hyperparameters, MixedConfig, ZooConfig, draw_architecture, draw_hyperparameters
-from .jobs import Contents, Made, Progress, Tick, make_set
+from .jobs import Made, Tick, make_set
 from .training import train_bounded, train_group
 
 __all__ = ["make_zoo"]
@@ -42,7 +43,7 @@ def make_zoo(
     overwrite: bool = False,
     device: str | torch.device = "cpu",
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Made:
     """Train the networks of ``config`` and write them to the folder ``out``; see `make_set` for the rest.
 
@@ -57,7 +58,7 @@ def make_zoo(
     drawn = draw_hyperparameters(config)
     shards = _plan(config, drawn)
 
-    def train(number: int, tick: Tick) -> Contents:
+    def train(number: int, tick: Tick) -> Shard:
         architecture, numbers = _architecture(config, number, shards[number], images), shards[number]
 
         def run(chosen: list[Hyperparameters]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -65,7 +66,7 @@ def make_zoo(
 
         tensors, accuracy, chosen, diverged = train_bounded(config, numbers, [drawn[i] for i in numbers], run)
         more = {"drawn": [asdict(one) for one in chosen], "diverged": diverged}
-        return Contents(architecture, tensors | {"accuracy": accuracy}, more)
+        return Shard(architecture, numbers, tensors | {"accuracy": accuracy}, more)
 
     def summarise(parts: Sequence[Shard]) -> dict[str, int]:
         if diverged := sum(part.stated["diverged"] for part in parts):

@@ -67,7 +67,14 @@ SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "trai
 
 
 class Shard(NamedTuple):
-    """What a shard states; its tensors are mapped."""
+    """Networks of one architecture that are in one file; what was read is mapped.
+
+    Attributes:
+        architecture: of all these networks.
+        numbers: theirs in the set.
+        tensors: their parameters, and the columns that the kind of the set has.
+        stated: what else is known, as JSON has it.
+    """
 
     architecture: Architecture | Siren
     numbers: list[int]
@@ -109,24 +116,19 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / SHARDS.replace("*", f"{number:05d}")
 
 
-def write_shard(
-    folder: Path, number: int, described: Mapping[str, Any], architecture: Architecture | Siren,
-    numbers: Sequence[int], tensors: Mapping[str, Tensor], more: Mapping[str, Any],
-) -> None:  # fmt: skip
+def write_shard(folder: Path, number: int, described: Mapping[str, Any], shard: Shard) -> None:
     """Write networks; the file appears under its name only when it is complete.
 
     Args:
         folder: of the set.
         number: of the shard.
         described: ``zoo.json`` as it is from the start.
-        architecture: of all these networks.
-        numbers: of the networks in the set.
-        tensors: their parameters, and the columns that the kind of the set has.
-        more: what else is known, as JSON has it.
+        shard: the networks.
     """
-    of_it = architecture.described() if isinstance(architecture, Architecture) else {"siren": asdict(architecture)}
-    content = {"set": described, "number": number, "networks": list(numbers), "architecture": of_it, **more}
-    write_atomically(shard_path(folder, number), seal(tensors, content))
+    network = shard.architecture
+    architecture = network.described() if isinstance(network, Architecture) else {"siren": asdict(network)}
+    content = {"set": described, "number": number, "networks": shard.numbers, "architecture": architecture}
+    write_atomically(shard_path(folder, number), seal(shard.tensors, content | shard.stated))
 
 
 def read_shard(folder: Path, number: int, described: Mapping[str, Any]) -> Shard:
