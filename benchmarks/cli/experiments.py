@@ -104,12 +104,7 @@ def _run(
     """
     prepare_process()
     from nfn_monomial.benchmarks.report.beside import beside_paper
-    from nfn_monomial.benchmarks.train.devices import (
-        is_main_process,
-        make_fabric,
-        on_main_process_first,
-        require_device,
-    )
+    from nfn_monomial.benchmarks.train.devices import is_main_process, make_fabric, require_device
     from nfn_monomial.benchmarks.train.runs import RunStore, record
 
     console.quiet = errors.quiet = not is_main_process()
@@ -122,7 +117,7 @@ def _run(
     if fabric is None:
         require_device(device)
     if make and fabric:
-        with on_main_process_first(fabric):
+        with fabric.rank_zero_first():  # the others find what it has made
             make()
     data, source = _load_all(experiment, folders, data_options, config) if folders else (None, {})
     config = study.choose(config, data)

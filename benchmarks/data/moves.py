@@ -17,7 +17,7 @@ from nfn_monomial.space.monomial import MonomialMatrix
 
 from .networks import Corpus, Networks, Part, Parts, groups_of
 from .seeds import derive_seed
-from .widen import can_widen, draw_widening
+from .widen import can_widen, widen
 
 __all__ = [
     "WIDENED",
@@ -75,10 +75,10 @@ def widened(parts: Parts, factor: float, seed: int) -> Parts:
     wide = []
     for i, (part, (tensors, space)) in enumerate(zip(parts, groups_of(parts), strict=True)):
         generator = torch.Generator().manual_seed(derive_seed(seed, i, "widen"))
-        drawn = draw_widening(space, space.node_sizes(space.pack(tensors)), len(part), factor, generator)
-        networks = Networks({name: t.squeeze(1) for name, t in drawn.apply(tensors).items()}, part.networks.accuracy)
-        larger = Part(networks, replace(part.info, space=drawn.wider))
-        wide.append(_moved(larger, drawn.wider.restricted("permutation"), 1.0, derive_seed(seed, i, "permute")))
+        larger, wider = widen(space, tensors, factor, generator)
+        networks = Networks({name: t.squeeze(1) for name, t in larger.items()}, part.networks.accuracy)
+        copied = Part(networks, replace(part.info, space=wider))
+        wide.append(_moved(copied, wider.restricted("permutation"), 1.0, derive_seed(seed, i, "permute")))
     return tuple(wide)
 
 

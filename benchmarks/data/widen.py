@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,61 +17,23 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flatten_dims, flow
 
-__all__ = ["Widening", "can_widen", "draw_widening"]
+__all__ = ["can_widen", "widen"]
 
 LEAST = 0.1  # of a copy's part before parts are divided by their sum: no copy is left with next to nothing
 
 
-@dataclass(frozen=True)
-class Widening:
-    """How each of B networks gets more neurons.
+def widen(
+    space: WeightSpace, tensors: Mapping[str, Tensor], factor: float, generator: torch.Generator | None = None
+) -> tuple[dict[str, Tensor], WeightSpace]:
+    """B networks with more neurons: parameter -> ``(B, C, *shape)``, and their weight space.
 
-    A node of n neurons gets ``ceil(factor n)``. Let wide neuron j copy neuron s(j) and have the share a_j > 0, where
-    the shares of all copies of one neuron add to 1. Then
+    A hidden node of n neurons gets ``ceil(factor n)``. Let wide neuron j copy neuron s(j) and have the share a_j > 0,
+    where the shares of all copies of one neuron add to 1. Then
 
         x_j -> x_s(j) on axes of charge +1 (rows, biases),    x_j -> a_j x_s(j) on axes of charge -1 (columns),
 
     which is exact for every activation, because copies are active alike. The first n neurons keep their places; whom
     the others copy and all shares are random, and drawn for each network by itself.
-
-    Attributes:
-        space: of the networks.
-        sizes: node -> neurons before.
-        wide: node -> neurons afterwards.
-        copies: node that changes -> whom each of its wide neurons copies, and its share of the outgoing weights, both
-            ``(B, wide)``.
-    """
-
-    space: WeightSpace
-    sizes: Mapping[str, int]
-    wide: Mapping[str, int]
-    copies: Mapping[str, tuple[Tensor, Tensor]]
-
-    @property
-    def wider(self) -> WeightSpace:
-        """The weight space of the wider networks: the same parameters and symmetries, the new sizes."""
-        nodes = {name: node._replace(size=self.wide.get(name)) for name, node in self.space.nodes.items()}
-        return WeightSpace(nodes, self.space.parameters)
-
-    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The networks, wider: parameter -> ``(B, C, *shape)``, before and after."""
-        pieces = packing.pieces(self.space, tensors, self.sizes)
-        for name, x in pieces.items():
-            for dim, axis in enumerate(self.space.axes[name], start=2):
-                if isinstance(axis, Axis) and axis.node in self.copies:
-                    shape = [-1 if i in (0, dim) else 1 for i in range(x.ndim)]
-                    shape[0] = len(x)
-                    source, share = (t.view(shape) for t in self.copies[axis.node])
-                    x = torch.take_along_dim(x, source, dim)
-                    x = x * share.to(x.dtype) if flow(axis.charge) < 0 else x
-            pieces[name] = x
-        return packing.whole(self.space, pieces, self.wide)
-
-
-def draw_widening(
-    space: WeightSpace, sizes: Mapping[str, int], count: int, factor: float, generator: torch.Generator | None = None
-) -> Widening:
-    """Draw how ``count`` networks, whose nodes have ``sizes`` neurons, are widened.
 
     Raises:
         ValueError: if an axis has another charge than +1 or -1 (canonicalised features are no networks), or ``factor``
@@ -88,9 +49,22 @@ def draw_widening(
         raise InvalidValueError(
             f"widen: factor is {factor}, but must be at least 1; 1.5 adds half as many neurons again"
         )
+    batch, sizes = len(next(iter(tensors.values()))), space.node_sizes(space.pack(tensors))
     wide = {**sizes, **{node: math.ceil(factor * sizes[node]) for node in _hidden(space)}}
     changed = [node for node in sizes if wide[node] != sizes[node]]
-    return Widening(space, sizes, wide, {node: _draw(count, sizes[node], wide[node], generator) for node in changed})
+    copies = {node: _draw(batch, sizes[node], wide[node], generator) for node in changed}
+    pieces = packing.pieces(space, tensors, sizes)
+    for name, x in pieces.items():
+        for dim, axis in enumerate(space.axes[name], start=2):
+            if isinstance(axis, Axis) and axis.node in copies:
+                shape = [-1 if i in (0, dim) else 1 for i in range(x.ndim)]
+                shape[0] = len(x)
+                source, share = (t.view(shape) for t in copies[axis.node])
+                x = torch.take_along_dim(x, source, dim)
+                x = x * share.to(x.dtype) if flow(axis.charge) < 0 else x
+        pieces[name] = x
+    nodes = {name: node._replace(size=wide.get(name)) for name, node in space.nodes.items()}
+    return packing.whole(space, pieces, wide), WeightSpace(nodes, space.parameters)
 
 
 def can_widen(space: WeightSpace) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -42,7 +42,6 @@ __all__ = [
     "gathered",
     "is_main_process",
     "make_fabric",
-    "on_main_process_first",
     "require_device",
     "share",
     "threads",
@@ -178,15 +177,6 @@ def compiling(model: nn.Module, device: torch.device) -> Iterator[None]:
             f"{type(model).__name__} could not be compiled on {device.type} by torch {torch.__version__} "
             f"({type(error).__name__}: {said}): leave out training.compiled; on a CPU it needs a C++ compiler"
         ) from error
-
-
-def on_main_process_first(fabric: Fabric) -> AbstractContextManager[None]:
-    """A block that the main process goes through alone, then all others: they find what it has made.
-
-    with on_main_process_first(fabric):
-        make_zoo(folder, config)  # which does nothing if the zoo is there
-    """
-    return fabric.rank_zero_first()
 
 
 def share(index: Tensor, fabric: Fabric) -> Tensor:

@@ -314,19 +314,16 @@ class _Training:
             self.state = _State.from_dict(saved["state"], self.fabric.device)
 
 
-def predict(model: nn.Module, data: Data, fabric: Fabric, batch_size: int | None = None) -> Any:
+def predict(model: nn.Module, data: Data, fabric: Fabric) -> Any:
     """Outputs ``(N, ...)`` of the model in evaluation mode for a whole data set, in every process.
 
     Args:
         model: on the device of the data.
         data: ``N`` examples.
         fabric: shares them out over its processes, and has the precision.
-        batch_size: examples at once; by default see `at_once`.
     """
     precision = fabric.strategy.precision
-    if batch_size is None:
-        batch_size = at_once(data.nbytes / max(1, len(data)))
-    batches = torch.split(torch.arange(len(data)), batch_size)
+    batches = torch.split(torch.arange(len(data)), at_once(data.nbytes / max(1, len(data))))
     model.eval()
     parts = []
     with torch.no_grad(), deterministic(fabric.device):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -42,7 +42,6 @@ __all__ = [
     "Job",
     "OnProgress",
     "Test",
-    "Trainable",
     "Trained",
     "Trial",
     "run_job",
@@ -50,14 +49,6 @@ __all__ = [
     "test",
     "train",
 ]
-
-
-class Trainable(Protocol):
-    """A model as tables show it; see `nfn_monomial.tools.predictors.models.Model` for the attributes."""
-
-    label: str
-    invariant_under: str
-    sees: str
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,8 @@ class Trial:
 
     Attributes:
         settings: of the job.
-        model: a freshly initialised ``nn.Module`` with the attributes of `Trainable`.
+        model: a freshly initialised ``nn.Module`` that has ``label``, ``invariant_under`` and ``sees``,
+            see `nfn_monomial.tools.predictors.models.Model`.
         train: training data.
         val: validation data; nothing but this selects the epoch.
         tests: makes the test sets one by one, so that only one of them is in memory; the first is that of the networks
@@ -262,13 +254,13 @@ def test(trained: Trained) -> Finished:
         results.append(TestResult(found.name, found.scale, dict(trial.metrics(answer, data.targets)), lost))
         answers[found.name] = pytree.tree_map(lambda t: t.cpu(), answer)
     extra, artifacts = trial.finish(answers)
-    model: Trainable = trial.model
+    model = trial.model
     run = Run(
         settings,
         label=model.label,
         invariant_under=model.invariant_under,
         sees=model.sees,
-        parameters=sum(p.numel() for p in trial.model.parameters()),
+        parameters=sum(p.numel() for p in model.parameters()),
         networks=networks,
         tests=tuple(results),
         val=fitted.best.metrics,

@@ -25,7 +25,7 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.models.monomial import Monomial  # alone: all models take a second to import
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train.devices import make_fabric, on_main_process_first
+from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.runs import RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.testing import random_networks
@@ -158,7 +158,7 @@ def main(folder: Path, devices: int = 1, fail: int | None = None, **asked: Any) 
     fabric = make_fabric(replace(TRAINING, devices=devices))
     rank = fabric.global_rank
     made = folder / "made"
-    with on_main_process_first(fabric):
+    with fabric.rank_zero_first():
         if rank == 0:
             time.sleep(0.3)
             made.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,10 @@ import csv
 import gzip
 import random
 from pathlib import Path
+from typing import Any
 
-from nfn_monomial.benchmarks.data.networks import Parts, accuracies
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import SmallCnnZoo
+from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies
 
 CONFIG = """activation b_init dataset dnn_architecture dropout epochs epochs_between_checkpoints init_std l2reg
 learning_rate num_layers num_units optimizer random_seed train_fraction w_init"""
@@ -56,3 +58,8 @@ def published_order() -> list[int]:
 
 def rows_of(parts: Parts) -> list[int]:
     return [round(a * ROWS) for a in accuracies(parts).tolist()]
+
+
+def load_zoo(folder: Path, activation: str = "relu", **options: Any) -> Corpus:
+    """The networks of one activation."""
+    return SmallCnnZoo.load(folder, activations=(activation,), **options)[activation]

@@ -9,7 +9,7 @@ import numpy as np
 from published_small_cnns import write_metrics
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.layout import Layout, Variable
+from nfn_monomial.benchmarks.data.formats.layout import Layout, Variable
 
 
 def cnn_layout(channels: Sequence[int] = (1, 16, 16, 16), kernel_size: int = 3, head: Sequence[int] = (10,)) -> Layout:

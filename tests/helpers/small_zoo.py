@@ -3,8 +3,8 @@
 import torch
 from small_cnns import cnn_layout
 
+from nfn_monomial.benchmarks.data.formats.layout import unflatten
 from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import network_info
-from nfn_monomial.benchmarks.data.layout import unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 
 

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["FORMATS", "CorpusError", "Format", "Kind", "register_format"]
+__all__ = ["FORMATS", "CorpusError", "Format", "Kind", "register_format", "require_folder"]
 
 Kind = Literal["inr", "generalization"]
 
@@ -66,3 +66,16 @@ def register_format(name: str) -> Callable[[F], F]:
         return cls
 
     return add
+
+
+def require_folder(path: str | Path) -> Path:
+    """The path of a folder.
+
+    Raises:
+        CorpusError: if it does not exist or is a file.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise CorpusError(f"{folder} {what}, expected the folder of a data set")
+    return folder

@@ -13,8 +13,7 @@ from nfn_monomial.adapters.files import damaged
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Parts, accuracies
 from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError, Format, register_format
-from .checkpoints import require_folder
+from .base import CorpusError, Format, register_format, require_folder
 from .own_checkpoints import FORM, Asked, read_own
 from .result_tables import read_table, text_of
 

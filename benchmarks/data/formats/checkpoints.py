@@ -26,7 +26,6 @@ __all__ = [
     "counter",
     "info_of",
     "read_defined",
-    "require_folder",
     "require_small",
 ]
 
@@ -98,16 +97,3 @@ def counter(total: int, on_progress: Progress) -> Callable[[], object]:
     """What to call after each of ``total`` files."""
     done = itertools.count(1)
     return lambda: on_progress(next(done), total)
-
-
-def require_folder(path: str | Path) -> Path:
-    """The path of a folder.
-
-    Raises:
-        CorpusError: if it does not exist or is a file.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise CorpusError(f"{folder} {what}, expected the folder of a data set")
-    return folder

@@ -16,8 +16,7 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.settings import assignment, read_value
 
 from . import checkpoint_folder, made, published_inrs, small_cnn_zoo  # noqa: F401  (which register their formats)
-from .base import FORMATS, CorpusError, Kind
-from .checkpoints import require_folder
+from .base import FORMATS, CorpusError, Kind, require_folder
 
 __all__ = ["detect", "load_generalization", "load_inr", "option_names"]
 
@@ -62,8 +61,8 @@ def load_generalization(
 
     Raises:
         CorpusError: as `detect`; for an option that the format does not have, naming those it has; for a corpus of
-            INRs, naming the commands that read it; for an activation that no network has; and, as ZooError, for data
-            that is missing or damaged, naming the file.
+            INRs, naming the commands that read it; for an activation that no network has; and for data that is
+            missing or damaged, naming the file.
         ValueError: for an assignment without ``=`` or with a value of another type.
     """
     name = _of_kind(path, "generalization")

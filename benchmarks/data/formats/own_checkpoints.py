@@ -31,8 +31,8 @@ from nfn_monomial.tools.predictors.models import MixedInfo
 from nfn_monomial.tools.reading import parse_json
 from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError
-from .checkpoints import checkpoint_at, counter, info_of, read_defined, require_folder, require_small
+from .base import CorpusError, require_folder
+from .checkpoints import checkpoint_at, counter, info_of, read_defined, require_small
 from .result_tables import Line, Number, columns_of, number_in, read_table, require_points, text_of
 from .sides import sides_by, sides_drawn, together
 

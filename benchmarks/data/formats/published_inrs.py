@@ -33,8 +33,8 @@ from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.results import Progress, silent
 
-from .base import CorpusError, Format, register_format
-from .checkpoints import counter, require_folder
+from .base import CorpusError, Format, register_format, require_folder
+from .checkpoints import counter
 
 __all__ = ["DwsFashionInrs", "DwsMnistInrs", "NfnSirens"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.files import damaged
-from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, layers_of, parse_layout, unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.reading import whole
 from nfn_monomial.errors import InvalidValueError
@@ -31,7 +30,8 @@ from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
 from nfn_monomial.tools.predictors.models import NetworkInfo
 from nfn_monomial.tools.reading import read_bytes
 
-from .base import Format, register_format
+from .base import CorpusError, Format, register_format
+from .layout import Layout, cnn_geometry, layers_of, parse_layout, unflatten
 from .zoo_files import (
     FILES,
     Bools,
@@ -46,7 +46,7 @@ from .zoo_files import (
     some,
 )
 
-__all__ = ["SmallCnnZoo", "SplitOrder", "load_zoo", "network_info"]
+__all__ = ["SmallCnnZoo", "SplitOrder", "network_info"]
 
 SIZE = 32  # pixels a side of the images of the published zoos
 SplitOrder = Literal["activation-then-split", "split-then-activation"]
@@ -76,69 +76,6 @@ def network_info(layout: Layout, activation: str) -> NetworkInfo:
     return NetworkInfo(space, activation, architecture.module, (geometry.channels[0], SIZE, SIZE))
 
 
-def load_zoo(
-    path: str | Path,
-    activation: str = "relu",
-    *,
-    split_file: str | Path | None = None,
-    split_order: SplitOrder = "activation-then-split",
-    keep_duplicate: bool = False,
-    final_step: int | None = None,
-    limit: int | None = None,
-) -> Corpus:
-    """Load the final checkpoints of one activation from a zoo folder.
-
-    All rows are put in the order of ``split_file`` (nfn's ``{name}_split.csv``, by default the one found in or next
-    to the folder; without one, ``row_order``). Of these the final checkpoints are kept: the largest step of each
-    network, or exactly ``final_step`` (86 in the published sets). The first half is for training and validation
-    (shuffled by ``random.Random(0)``, 80/20), the second half is the test set. ``split_order`` says whether the
-    activation is selected before halving (the paper) or afterwards, part by part (ScaleGMN).
-
-    nfn's split files begin with a stray ``0``, so that row 0 occurs twice. The stray one is dropped unless
-    ``keep_duplicate``, which reproduces the splits of nfn to the row. ``limit`` keeps that many training networks.
-    """
-    if split_order not in get_args(SplitOrder):
-        raise InvalidValueError(f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}")
-    folder = Path(path)
-    check_folder(folder)
-    weights = map_weights(folder / "weights.npy")
-    layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
-    metrics = read_metrics(folder / "metrics.csv.gz", len(weights))
-    order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
-    final = order[_is_final(metrics, final_step)[order]]
-    of_activation = metrics.activation == activation
-    if not of_activation.any():
-        present = ", ".join(sorted(set(metrics.activation.tolist()))) or "none"
-        raise ZooError(f"{folder}: no network has the activation {activation!r}; those present: {present}")
-    if split_order == "activation-then-split":
-        parts = _split(final[of_activation[final]])
-    else:
-        parts = {name: rows[of_activation[rows]] for name, rows in _split(final).items()}
-    parts["train"] = parts["train"][:limit]
-    if empty := [name for name, rows in parts.items() if len(rows) == 0]:
-        raise ZooError(
-            f"{folder}: no network is left for {' and '.join(empty)}: {len(weights)} rows, of which {len(final)} final "
-            f"checkpoints ({'largest step of each network' if final_step is None else f'step {final_step}'}) of which "
-            f"{int(of_activation[final].sum())} have the activation {activation!r}; use a larger zoo, or other filters"
-        )
-    known, file = network_info(layout, activation), folder / "weights.npy"
-
-    def part(rows: Ints) -> Part:
-        return Part(Networks(_networks(weights, rows, layout, file), torch.from_numpy(metrics.accuracy[rows])), known)
-
-    networks = {name: (part(rows),) for name, rows in parts.items()}
-    source: dict[str, object] = {
-        "path": str(folder),
-        "rows": len(weights),
-        "final_checkpoints": len(final),
-        "final_steps": dict(sorted(Counter(metrics.step[final].tolist()).items())),
-        **{name: len(rows) for name, rows in parts.items()},
-        "split_order": split_order,
-        **split_info,
-    }
-    return Corpus(activation, **networks, info=known, source=source)
-
-
 def _is_final(metrics: Metrics, final_step: int | None) -> Bools:
     if final_step is not None:
         return np.asarray(metrics.step == final_step)
@@ -154,16 +91,16 @@ def _order(
     places = [Path(split_file)] if split_file is not None else [folder / name, folder.resolve().parent / name]
     file = next((place for place in places if place.exists() or place.is_symlink()), None)
     if file is None and split_file is not None:
-        raise ZooError(f"split file {split_file} does not exist: give another, or none for a fixed permutation")
+        raise CorpusError(f"split file {split_file} does not exist: give another, or none for a fixed permutation")
     if file is None:
         return np.array(row_order(rows), dtype=np.int64), {"split_file": None, "duplicates_dropped": 0}
-    with damaged(file, "give the split file of this zoo as split_file: one row number a line", ZooError):
+    with damaged(file, "give the split file of this zoo as split_file: one row number a line", CorpusError):
         lines = enumerate(read_bytes(file).decode().splitlines(), start=1)
         order = [whole(text, f"line {number}", most=rows - 1) for number, text in lines if text.strip()]
     stray = len(order) == rows + 1 and order[0] == 0 and 0 in order[1:]
     proper = order[1:] if stray else order
     if sorted(proper) != list(range(rows)):
-        raise ZooError(
+        raise CorpusError(
             f"{file} does not order the rows of {folder}: it has {len(proper)} lines with {len(set(proper))} different "
             f"numbers from {min(proper, default=0)} to {max(proper, default=0)}, expected 0 to {rows - 1} once each; "
             "give the split file of this zoo as split_file"
@@ -181,14 +118,14 @@ def _networks(weights: Floats, rows: Ints, layout: Layout, path: Path) -> dict[s
     """The networks with these rows of ``weights.npy``, in this order.
 
     Raises:
-        ZooError: if weights are NaN or infinite, naming the file.
+        CorpusError: if weights are NaN or infinite, naming the file.
     """
     by_place = np.argsort(rows, kind="stable")  # read in the order of the file: one pass over it
     values = np.empty((len(rows), weights.shape[1]), dtype=np.float32)
     values[by_place] = weights[rows[by_place]]
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
-        raise ZooError(
+        raise CorpusError(
             f"{path}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
             f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows"
         )
@@ -197,7 +134,7 @@ def _networks(weights: Floats, rows: Ints, layout: Layout, path: Path) -> dict[s
 
 @register_format("small-cnn-zoo")
 class SmallCnnZoo(Format):
-    """The Small CNN Zoo's three files; see `load_zoo`."""
+    """The Small CNN Zoo's three files."""
 
     kind = "generalization"
     looks_for = " or ".join(FILES)
@@ -217,12 +154,71 @@ class SmallCnnZoo(Format):
         final_step: int | None = None,
         limit: int | None = None,
     ) -> dict[str, Corpus]:
-        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`."""
-        folder = Path(path)
-        check_folder(folder)
-        names = activations or sorted(set(read_metrics(folder / "metrics.csv.gz").activation.tolist()))
-        options: dict[str, Any] = {
-            "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
-            "final_step": final_step, "limit": limit,
-        }  # fmt: skip
-        return {name: load_zoo(folder, name, **options) for name in names}
+        """Load the final checkpoints, as a corpus for each activation.
+
+        All rows are put in the order of the split file. Of these the final checkpoints are kept. The first half is for
+        training and validation (shuffled by ``random.Random(0)``, 80/20), the second half is the test set.
+
+        Args:
+            path: the folder.
+            activations: which, by default all that the zoo has.
+            split_file: nfn's ``{name}_split.csv``, by default the one found in or next to the folder; without one,
+                rows are in the order of `row_order`.
+            split_order: whether the activation is selected before halving (the paper) or afterwards, part by part
+                (ScaleGMN).
+            keep_duplicate: nfn's split files begin with a stray ``0``, so that row 0 occurs twice. The stray one is
+                dropped unless this is true, which reproduces the splits of nfn to the row.
+            final_step: of the checkpoints (86 in the published sets), by default the largest of each network.
+            limit: keep that many training networks.
+
+        Raises:
+            CorpusError: naming the folder or the file, if one is missing or damaged, or no networks are left.
+            ValueError: for another ``split_order``.
+        """
+        if split_order not in get_args(SplitOrder):
+            raise InvalidValueError(
+                f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}"
+            )
+        folder = check_folder(path)
+        weights = map_weights(folder / "weights.npy")
+        layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
+        metrics = read_metrics(folder / "metrics.csv.gz", len(weights))
+        order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
+        final = order[_is_final(metrics, final_step)[order]]
+        present = sorted(set(metrics.activation.tolist()))
+        corpora = {}
+        for activation in activations or present:
+            of_activation = metrics.activation == activation
+            if not of_activation.any():
+                raise CorpusError(
+                    f"{folder}: no network has the activation {activation!r}; those present: "
+                    f"{', '.join(present) or 'none'}"
+                )
+            if split_order == "activation-then-split":
+                parts = _split(final[of_activation[final]])
+            else:
+                parts = {name: rows[of_activation[rows]] for name, rows in _split(final).items()}
+            parts["train"] = parts["train"][:limit]
+            if empty := [name for name, rows in parts.items() if len(rows) == 0]:
+                raise CorpusError(
+                    f"{folder}: no network is left for {' and '.join(empty)}: {len(weights)} rows, of which "
+                    f"{len(final)} final checkpoints "
+                    f"({'largest step of each network' if final_step is None else f'step {final_step}'}) of which "
+                    f"{int(of_activation[final].sum())} have the activation {activation!r}; use a larger zoo, or other "
+                    "filters"
+                )
+            info, networks = network_info(layout, activation), dict[str, tuple[Part, ...]]()
+            for name, rows in parts.items():
+                tensors = _networks(weights, rows, layout, folder / "weights.npy")
+                networks[name] = (Part(Networks(tensors, torch.from_numpy(metrics.accuracy[rows])), info),)
+            source: dict[str, object] = {
+                "path": str(folder),
+                "rows": len(weights),
+                "final_checkpoints": len(final),
+                "final_steps": dict(sorted(Counter(metrics.step[final].tolist()).items())),
+                **{name: len(rows) for name, rows in parts.items()},
+                "split_order": split_order,
+                **split_info,
+            }
+            corpora[activation] = Corpus(activation, **networks, info=info, source=source)
+        return corpora

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from nfn_monomial.adapters.files import damaged, shown
-from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.reading import map_array, number, read_rows, whole
 from nfn_monomial.errors import InvalidValueError
+
+from .base import CorpusError, require_folder
 
 __all__ = [
     "FILES",
@@ -62,27 +63,31 @@ def halves(rows: Sequence[int]) -> dict[str, list[int]]:
     return {name: [rows[place] for place in part] for name, part in parts.items()}
 
 
-def check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise ZooError(f"zoo folder {folder} {what}: expected a folder with {', '.join(FILES)}")
+def check_folder(path: str | Path) -> Path:
+    """The folder, which has all files of a zoo.
+
+    Raises:
+        CorpusError: naming those that are missing.
+    """
+    folder = require_folder(path)
     if missing := [name for name in FILES if not (folder / name).is_file()]:
-        raise ZooError(f"{folder}: {', '.join(missing)} missing (a zoo has {', '.join(FILES)}); {INCOMPLETE}")
+        raise CorpusError(f"{folder}: {', '.join(missing)} missing (a zoo has {', '.join(FILES)}); {INCOMPLETE}")
+    return folder
 
 
 def map_weights(path: Path) -> Floats:
     """Map ``weights.npy`` after checking its header against its size, so that a cut file is called just that."""
-    with damaged(path, INCOMPLETE, ZooError):
+    with damaged(path, INCOMPLETE, CorpusError):
         mapped: Floats = map_array(path, np.float32, 2)
     return mapped
 
 
-def read_metrics(path: Path, rows: int | None = None) -> Metrics:
-    """The metrics, of which there are as many lines as ``rows``, if that is given.
+def read_metrics(path: Path, rows: int) -> Metrics:
+    """The metrics, of which there are as many lines as ``rows``.
 
     Raises:
-        ZooError: naming the file and the line, if it is damaged, states no accuracy or step, has two lines for one step
-            of a network, or is of another zoo.
+        CorpusError: naming the file and the line, if it is damaged, states no accuracy or step, has two lines for one
+            step of a network, or is of another zoo.
     """
     activation: list[str] = []
     network: list[int] = []
@@ -90,7 +95,7 @@ def read_metrics(path: Path, rows: int | None = None) -> Metrics:
     accuracy: list[float] = []
     numbers: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
-    with damaged(path, INCOMPLETE, ZooError):
+    with damaged(path, INCOMPLETE, CorpusError):
         lines = read_rows(path)
         _, header = next(lines, (0, []))
         if missing := [name for name in READ if name not in header]:
@@ -99,8 +104,8 @@ def read_metrics(path: Path, rows: int | None = None) -> Metrics:
         for place, line in lines:
             if len(line) != len(header):
                 raise InvalidValueError(f"line {place}: {len(line)} fields, expected {len(header)}")
-            if rows is not None and len(step) == rows:
-                raise ZooError(_other_zoo(path, rows, f"more than {rows}"))
+            if len(step) == rows:
+                raise CorpusError(_other_zoo(path, rows, f"more than {rows}"))
             act, model, step_text, accuracy_text = (line[i] for i in at)
             activation.append(act)
             network.append(numbers.setdefault(model, len(numbers)))
@@ -113,8 +118,8 @@ def read_metrics(path: Path, rows: int | None = None) -> Metrics:
             if (network[-1], step[-1]) in seen:
                 raise InvalidValueError(f"line {place}: a second line for step {step[-1]} of {shown(model)}")
             seen.add((network[-1], step[-1]))
-        if rows is not None and len(step) != rows:
-            raise ZooError(_other_zoo(path, rows, str(len(step))))
+        if len(step) != rows:
+            raise CorpusError(_other_zoo(path, rows, str(len(step))))
     return Metrics(
         np.array(activation, dtype=np.str_),
         np.array(network, dtype=np.int64),

@@ -10,6 +10,7 @@ from published_small_cnns import (
     NETWORKS,
     ROWS,
     STEPS,
+    load_zoo,
     published_order,
     published_row,
     rows_of,
@@ -18,8 +19,7 @@ from published_small_cnns import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
-from nfn_monomial.benchmarks.data.layout import cnn_geometry, parse_layout, unflatten
+from nfn_monomial.benchmarks.data.formats.layout import cnn_geometry, parse_layout, unflatten
 
 
 def expected_split(rows: list[int]) -> tuple[list[int], list[int], list[int]]:

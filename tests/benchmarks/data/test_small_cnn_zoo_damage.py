@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_small_cnns import LAYOUT, ROWS, published_row, write_metrics, write_split
+from published_small_cnns import LAYOUT, ROWS, load_zoo, published_row, write_metrics, write_split
 
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
-from nfn_monomial.benchmarks.data.layout import ZooError
+from nfn_monomial.benchmarks.data.formats.base import CorpusError
 
 
 def edit_layout(old: str, new: str) -> Callable[[Path], None]:
@@ -82,7 +81,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_damage_is_one_clear_error(folder: Path, name: str) -> None:
     damage, message = DAMAGES[name]
     damage(folder)
-    with pytest.raises(ZooError, match=message) as caught:
+    with pytest.raises(CorpusError, match=message) as caught:
         load_zoo(folder, "relu")
     assert str(folder) in str(caught.value)
 
@@ -93,11 +92,11 @@ def test_infinite_weights_of_rows_that_are_not_asked_for_do_not_matter(folder: P
 
 
 def test_wrong_requests(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ZooError, match=r"zoo folder .*nowhere does not exist"):
+    with pytest.raises(CorpusError, match=r"nowhere does not exist, expected the folder of a data set"):
         load_zoo(tmp_path / "nowhere")
-    with pytest.raises(ZooError, match=r"no network is left for train and val and test: .*step 40"):
+    with pytest.raises(CorpusError, match=r"no network is left for train and val and test: .*step 40"):
         load_zoo(folder, final_step=40)
-    with pytest.raises(ZooError, match="split file nowhere does not exist"):
+    with pytest.raises(CorpusError, match="split file nowhere does not exist"):
         load_zoo(folder, split_file="nowhere")
     with pytest.raises(ValueError, match="unknown split_order 'random'"):
-        load_zoo(folder, split_order="random")  # type: ignore[arg-type]
+        load_zoo(folder, split_order="random")

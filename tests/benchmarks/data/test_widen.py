@@ -8,20 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import spaces
-from torch import Tensor, nn
+from torch import nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.widen import draw_widening
+from nfn_monomial.benchmarks.data.widen import widen
 from nfn_monomial.testing import random_networks
-
-
-def widen(
-    tensors: dict[str, Tensor], space: WeightSpace, factor: float = 1.0, generator: torch.Generator | None = None
-) -> tuple[dict[str, Tensor], WeightSpace]:
-    sizes = space.node_sizes(space.pack(tensors))
-    drawn = draw_widening(space, sizes, len(next(iter(tensors.values()))), factor, generator)
-    return drawn.apply(tensors), drawn.wider
 
 
 def mlp(widths: tuple[int, ...], *activations: nn.Module) -> nn.Sequential:
@@ -62,7 +54,7 @@ def test_the_function_is_preserved(name: str) -> None:
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     expected = network_outputs(narrow, tensors, x)
     # The factor makes 5, 6 and 8 of 3, 4 and 5 neurons.
-    wide, wider = widen(tensors, space, 1.5, generator)
+    wide, wider = widen(space, tensors, 1.5, generator)
     module = build(5, 6, 8).double()
     found = network_outputs(module, wide, x)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
@@ -79,7 +71,7 @@ def test_the_function_is_preserved(name: str) -> None:
 def test_any_space_gets_the_sizes_asked_for(space: WeightSpace, factor: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     tensors = random_networks(space, 2, 3, generator=generator)
-    wide, wider = widen(tensors, space, factor, generator)
+    wide, wider = widen(space, tensors, factor, generator)
     wider.validate(wide)
     assert {name: tuple(t.shape[2:]) for name, t in wide.items()} == wider.shapes()
     for name, node in space.nodes.items():
@@ -95,4 +87,4 @@ def test_any_space_gets_the_sizes_asked_for(space: WeightSpace, factor: float, s
 def test_networks_never_get_narrower(factor: float) -> None:
     space = WeightSpace.mlp([2, 6, 1], "relu")
     with pytest.raises(ValueError, match=rf"factor is {factor}, but must be at least 1"):
-        widen(random_networks(space), space, factor)
+        widen(space, random_networks(space), factor)

@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from nfn_monomial.adapters.files import FileError, damaged, listed, shown
+from nfn_monomial.adapters.files import damaged, listed, shown
 from nfn_monomial.benchmarks.reading import read_rows, whole
 from nfn_monomial.errors import InvalidValueError
+
+from .base import CorpusError
 
 __all__ = [
     "Geometry",
     "Layer",
     "Layout",
     "Variable",
-    "ZooError",
-    "check_layout",
     "cnn_geometry",
     "layers_of",
     "parse_layout",
@@ -35,10 +35,6 @@ __all__ = [
 
 COLUMNS = ("varname", "shape", "start_idx", "end_idx")
 _NAME = re.compile(r"(?:.*/)?(conv[123]d|dense)(?:_([0-9]{1,9}))?/(bias|kernel)(?::0)?")
-
-
-class ZooError(FileError):
-    """A zoo folder that cannot be used; the message names the file, what was found and expected, and a way out."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +76,32 @@ class Geometry(NamedTuple):
 
 
 def parse_layout(path: Path, columns: int) -> Layout:
-    """Read ``layout.csv`` and check that it describes rows of ``columns`` numbers completely."""
-    with damaged(path, "restore it from where the zoo came from", ZooError):
+    """Read ``layout.csv``, whose variables cover ``columns`` columns exactly once and form a CNN.
+
+    Raises:
+        CorpusError: naming the file, if they do not.
+    """
+    with damaged(path, "restore it from where the zoo came from", CorpusError):
         lines = read_rows(path)
         _, header = next(lines, (0, []))
         if missing := [name for name in COLUMNS if name not in header]:
-            raise ZooError(f"{path}: columns {', '.join(missing)} missing; expected {', '.join(COLUMNS)}")
+            raise CorpusError(f"{path}: columns {', '.join(missing)} missing; expected {', '.join(COLUMNS)}")
         layout = tuple(_parse_line(dict(zip(header, line)), f"{path}, line {n}") for n, line in lines if line)  # noqa: B905
-    check_layout(layout, columns, str(path))
+    end, last = 0, "the beginning"
+    for variable in sorted(layout, key=lambda v: (v.start, v.end)):
+        if variable.start != end:
+            fault = "overlaps" if variable.start < end else "leaves a gap after"
+            raise CorpusError(
+                f"{path}: {variable.name} starts at column {variable.start} and {fault} {last}, which ends at {end}; "
+                "expected every column once"
+            )
+        end, last = variable.end, variable.name
+    if end != columns:
+        raise CorpusError(
+            f"{path}: the variables add up to {end} columns, but weights.npy has {columns}; "
+            "are the two files of the same zoo?"
+        )
+    cnn_geometry(layout, str(path))
     return layout
 
 
@@ -99,39 +113,20 @@ def _parse_line(line: dict[str, str], where: str) -> Variable:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         shape = None
     if not isinstance(shape, tuple) or not all(type(n) is int and n > 0 for n in shape) or not shape:
-        raise ZooError(
+        raise CorpusError(
             f"{where}: the shape of {called} is {shown(shape_text)}, expected a tuple of sizes like (3, 3, 1, 16)"
         )
     try:
         start, end = (whole(text, "a column") for text in (start_text, end_text))
     except InvalidValueError as error:
         found = f"{shown(start_text)} to {shown(end_text)}"
-        raise ZooError(f"{where}: {called} has columns {found}, expected two integers") from error
+        raise CorpusError(f"{where}: {called} has columns {found}, expected two integers") from error
     if end - start != math.prod(shape):
-        raise ZooError(
+        raise CorpusError(
             f"{where}: {called} of shape {shown(shape)} needs {shown(math.prod(shape))} columns, but {start} to "
             f"{end} is {end - start}"
         )
     return Variable(name, shape, start, end)
-
-
-def check_layout(layout: Layout, columns: int, where: str) -> None:
-    """Raise a ZooError unless the variables cover ``columns`` columns exactly once and form a CNN."""
-    end, last = 0, "the beginning"
-    for variable in sorted(layout, key=lambda v: (v.start, v.end)):
-        if variable.start != end:
-            fault = "overlaps" if variable.start < end else "leaves a gap after"
-            raise ZooError(
-                f"{where}: {variable.name} starts at column {variable.start} and {fault} {last}, which ends at {end}; "
-                "expected every column once"
-            )
-        end, last = variable.end, variable.name
-    if end != columns:
-        raise ZooError(
-            f"{where}: the variables add up to {end} columns, but weights.npy has {columns}; "
-            "are the two files of the same zoo?"
-        )
-    cnn_geometry(layout, where)
 
 
 def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
@@ -140,7 +135,7 @@ def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
     for variable in layout:
         match = _NAME.fullmatch(variable.name)
         if match is None:
-            raise ZooError(
+            raise CorpusError(
                 f"{where}: variable {listed([variable.name])!r} is not known; expected names like "
                 "sequential/conv2d_1/kernel:0 or sequential/dense/bias:0 (other kinds of layers cannot be read)"
             )
@@ -149,15 +144,15 @@ def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
         rank = 1 if part == "bias" else 2 if kind == "dense" else int(kind[4]) + 2
         if part in parts or len(variable.shape) != rank:
             what = "occurs twice" if part in parts else f"has shape {variable.shape}, expected {rank} sizes"
-            raise ZooError(f"{where}: {variable.name} {what}")
+            raise CorpusError(f"{where}: {variable.name} {what}")
         parts[part] = variable
     layers: list[Layer] = []
     for _, parts in sorted(found.items()):
         bias, kernel = parts.get("bias"), parts.get("kernel")
         if kernel is None:
-            raise ZooError(f"{where}: there is {parts['bias'].name} but no kernel beside it")
+            raise CorpusError(f"{where}: there is {parts['bias'].name} but no kernel beside it")
         if bias is not None and bias.shape[0] != kernel.shape[-1]:
-            raise ZooError(
+            raise CorpusError(
                 f"{where}: {bias.name} has {bias.shape[0]} entries, but {kernel.name} has {kernel.shape[-1]} outputs"
             )
         layers.append(Layer(kernel, bias))
@@ -165,17 +160,21 @@ def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
 
 
 def cnn_geometry(layout: Layout, where: str = "layout.csv") -> Geometry:
-    """Sizes for building a weight space; raises a ZooError if a layer's inputs are not the previous one's outputs."""
+    """Sizes for building a weight space.
+
+    Raises:
+        CorpusError: if a layer's inputs are not the previous one's outputs.
+    """
     layers = layers_of(layout, where)
     for previous, layer in itertools.pairwise(layers):
         if layer.fan[0] != previous.fan[1]:
-            raise ZooError(
+            raise CorpusError(
                 f"{where}: {layer.kernel.name} takes {layer.fan[0]} inputs, but {previous.kernel.name} has "
                 f"{previous.fan[1]} outputs (between convolutions and dense layers only global pooling is known)"
             )
     convolutions = [layer for layer in layers if layer.kernel_size]
     if not convolutions:
-        raise ZooError(f"{where}: there is no convolution; expected variables like sequential/conv2d/kernel:0")
+        raise CorpusError(f"{where}: there is no convolution; expected variables like sequential/conv2d/kernel:0")
     return Geometry(
         channels=(convolutions[0].fan[0], *(layer.fan[1] for layer in convolutions)),
         kernel_sizes=tuple(layer.kernel_size for layer in convolutions),
