@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -119,8 +120,7 @@ class Editing(Task):
         before, after = self._images(prediction)
         gap = torch.ones(before.shape[0], before.shape[1], 1)
         both = torch.cat([before, gap, after], -1).nan_to_num(0).clamp(0, 1)
-        pixels = (255 * both).round().byte().permute(1, 2, 0).numpy()
-        image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+        image = Image.fromarray((255 * both).round().byte().permute(1, 2, 0).squeeze(-1).numpy())
         file = io.BytesIO()
         image.resize((ENLARGED * image.width, ENLARGED * image.height), Image.Resampling.NEAREST).save(file, "PNG")
         return file.getvalue()
@@ -150,9 +150,9 @@ def _siren(value: Any) -> Siren:
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         raise InvalidValueError(f"{'.'.join(map(str, ('siren', *wrong['loc'])))}: {wrong['msg']}") from None
-    weights = sum(a * b for a, b in zip(siren.sizes, siren.sizes[1:], strict=False))
-    if min(*siren.sizes, *siren.image) < 1 or weights > MOST_WEIGHTS or math.prod(siren.image) > MOST_INPUTS:
-        raise InvalidValueError(f"{siren}: sizes are to be positive, weights {MOST_WEIGHTS} at most")
-    if not all(map(math.isfinite, (siren.omega_0, siren.gain, siren.offset))) or siren.omega_0 <= 0 or siren.gain == 0:
-        raise InvalidValueError(f"{siren}: omega_0 is to be positive, the gain not 0")
+    weights = sum(a * b for a, b in itertools.pairwise(siren.sizes))
+    if weights > MOST_WEIGHTS or math.prod(siren.image) > MOST_INPUTS:
+        raise InvalidValueError(
+            f"{siren}: expected at most {MOST_WEIGHTS} weights, and {MOST_INPUTS} pixels and channels of an image"
+        )
     return siren

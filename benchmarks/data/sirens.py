@@ -44,8 +44,11 @@ class Siren:
                 raise InvalidValueError(f"{name} is {shown(sizes)}, expected a tuple of positive whole numbers")
         for name in ("omega_0", "gain", "offset"):
             number(getattr(self, name), name)
-        if self.omega_0 <= 0 or len(self.image) != 3:
-            raise InvalidValueError(f"omega_0 is {self.omega_0}, image {self.image}: expected a positive number and 3")
+        if self.omega_0 <= 0 or self.gain == 0 or len(self.image) != 3:
+            raise InvalidValueError(
+                f"omega_0 is {self.omega_0}, gain {self.gain}, image {self.image}: expected a positive number, another "
+                "than 0, and 3"
+            )
         if len(self.sizes) < 2 or self.sizes[0] != 2 or self.sizes[-1] != self.image[0]:
             raise InvalidValueError(
                 f"sizes {self.sizes} for an image {self.image}: expected 2, hidden sizes, {self.image[0]} channels"

@@ -39,11 +39,11 @@ def widen(
         ValueError: if an axis has another charge than +1 or -1 (canonicalised features are no networks), or ``factor``
             is below 1.
     """
-    for name, axis in _charged(space):
-        if axis.charge not in (1, -1):
+    for parameter, wrong in _charged(space):
+        if wrong.charge not in (1, -1):
             raise InvalidValueError(
-                f"widen: {name} has an axis {axis} of charge {axis.charge}; rows and biases of networks have +1, "
-                "columns -1: widen networks before they are canonicalised"
+                f"widen: {parameter} has an axis {wrong} of charge {wrong.charge}; rows and biases of networks have "
+                "+1, columns -1: widen networks before they are canonicalised"
             )
     if not 1 <= factor < math.inf:
         raise InvalidValueError(

@@ -61,11 +61,11 @@ LIES: list[tuple[int, str, Any, str]] = [
     (1, "settings options sizes rounds", 10**6, "larger than what the file holds"),
     (1, "settings options sizes channels", -1, "channels"),
     (1, "settings options", {}, "cannot be built"),
-    (1, "predictor siren sizes", [2, 10**9, 1], "sizes are to be positive"),
+    (1, "predictor siren sizes", [2, 10**9, 1], "expected at most"),
     (1, "predictor siren omega_0", 0, "omega_0 is 0"),
     (1, "predictor siren", None, "siren"),
     (2, "settings options editor blocks", 10**6, "larger than what the file holds"),
-    (2, "predictor siren image", [1, 10**6, 10**6], "sizes are to be positive"),
+    (2, "predictor siren image", [1, 10**6, 10**6], "expected at most"),
 ]
 
 
