@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import ClassVar
 
 import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures
@@ -79,9 +81,13 @@ class _PermutationNFN(Model):
     """Zhou et al. 2023 with nfn's own layers: a body that ends in 5 channels, HNPPool, three linear layers.
 
     What is built here is three linear layers of 16, 16, 5 channels with ReLU.
+
+    Attributes:
+        layer: builds one of them.
     """
 
     invariant_under = "permutations"
+    layer: ClassVar[Callable[[NetworkSpec, int, int], nn.Module]]
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__()
@@ -92,10 +98,7 @@ class _PermutationNFN(Model):
 
     def _layers(self, spec: NetworkSpec) -> list[nn.Module]:
         pairs = itertools.pairwise((1, *CHANNELS))
-        return [f for c_in, c_out in pairs for f in (self._layer(spec, c_in, c_out), TupleOp(nn.ReLU()))]
-
-    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        raise NotImplementedError
+        return [f for c_in, c_out in pairs for f in (type(self).layer(spec, c_in, c_out), TupleOp(nn.ReLU()))]
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         return self.chain.read(tensors)
@@ -129,22 +132,14 @@ class _StandardisedNFN(_PermutationNFN):
 class NP(_StandardisedNFN):
     """Permutations of inputs and outputs too, broken by learned embeddings."""
 
-    label = "NP"
-
-    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        layer: nn.Module = NPLinear(spec, c_in, c_out, io_embed=True)
-        return layer
+    label, layer = "NP", partial(NPLinear, io_embed=True)
 
 
 @register("hnp")
 class HNP(_PermutationNFN):
     """Permutations of hidden neurons only."""
 
-    label = "HNP"
-
-    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        layer: nn.Module = HNPLinear(spec, c_in, c_out)
-        return layer
+    label, layer = "HNP", HNPLinear
 
 
 @register("nft")

@@ -110,14 +110,13 @@ class _FourierNFN(Model):
     With ``drop_in`` the layers are ours, which users of nfn swap in: `MonomialLinear` has the same maps, and is faster.
 
     Attributes:
-        positions: whether layers, inputs and outputs get a positional encoding, for layers that cannot tell them apart.
-        io_symmetry: of input and output neurons, for these layers.
+        layer: of nfn. `HNPLinear` tells inputs, outputs and layers apart; for the others they get a positional
+            encoding.
     """
 
     task = "inr"
     invariant_under: ClassVar[InvariantUnder] = "permutations"
-    positions: ClassVar[bool] = True
-    io_symmetry: ClassVar[Symmetry] = Symmetry.PERMUTATION
+    layer: ClassVar[type[nn.Module]]
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class _FourierNFN(Model):
         super().__init__()
         self.drop_in = drop_in
         spec = nfn_chain(networks.space).spec
-        layers, channels = fourier_front(spec, fourier, fourier_scale, self.positions)
+        layers, channels = fourier_front(spec, fourier, fourier_scale, self.layer is not HNPLinear)
         layers += self._layers(spec, channels, width, dropout)
         self.front: nn.Module = nn.Identity()
         self.body = nn.Sequential(*layers, HNPPool(spec), nn.Flatten())
@@ -143,17 +142,15 @@ class _FourierNFN(Model):
     def _layers(self, spec: NetworkSpec, in_channels: int, width: int, dropout: float) -> list[nn.Module]:
         layers: list[nn.Module] = []
         for c_in in (in_channels, *[width] * (LAYERS - 1)):
-            layer = self._drop_in(spec, c_in, width) if self.drop_in else self._layer(spec, c_in, width)
-            layers += [layer, TupleOp(nn.ReLU())]
+            if self.drop_in:
+                ends = Symmetry.FIXED if self.layer is HNPLinear else Symmetry.PERMUTATION
+                layers.append(MonomialLinear(spec, c_in, width, symmetry=Symmetry.PERMUTATION, io_symmetry=ends))
+            else:
+                layers.append(self.layer(spec, c_in, width))
+            layers.append(TupleOp(nn.ReLU()))
             if dropout:
                 layers.append(ChannelDropout(dropout))
         return layers
-
-    def _drop_in(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        return MonomialLinear(spec, c_in, c_out, symmetry=Symmetry.PERMUTATION, io_symmetry=self.io_symmetry)
-
-    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        raise NotImplementedError
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(tensors)
@@ -166,29 +163,21 @@ class _FourierNFN(Model):
 class InrNP(_FourierNFN):
     """NP as published for INRs; it gets a positional encoding."""
 
-    label = "NP (Fourier)"
-
-    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        layer: nn.Module = NPLinear(spec, c_in, c_out)
-        return layer
+    label, layer = "NP (Fourier)", NPLinear
 
 
 @register("inr-hnp")
 class InrHNP(_FourierNFN):
     """HNP as published for INRs."""
 
-    label, positions, io_symmetry = "HNP (Fourier)", False, Symmetry.FIXED
-
-    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        layer: nn.Module = HNPLinear(spec, c_in, c_out)
-        return layer
+    label, layer = "HNP (Fourier)", HNPLinear
 
 
 @register("inr-nft")
 class InrNFT(_FourierNFN):
     """Neural functional transformer (Zhou et al. 2023b): blocks of NPAttention and pointwise MLPs."""
 
-    label = "NFT (Fourier)"
+    label, layer = "NFT (Fourier)", NPAttention
 
     def __init__(
         self,
