@@ -128,8 +128,7 @@ def _contender(name: str, info: NetworkInfo, batch: int, device: torch.device) -
     model.to(device).train()
     data = Data(prepared, torch.rand(networks, generator=generator)).to(device)
     index = torch.arange(batch, device=device)
-    fused = device.type in ("cpu", "cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.0, fused=fused)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.0, fused=True)
 
     def step() -> Tensor:
         taken = data.take(index)
