@@ -147,5 +147,5 @@ for what, (space, read) in readers.items():
 
 # %% [markdown]
 # What else leaves a function as it is, and where the derivation stops: [any
-# network](../any-network.md#what-else-leaves-a-function-as-it-is). The experiment at its own scale:
-# [experiments](../experiments.md).
+# network](../any-network.md#what-else-leaves-a-function-as-it-is). The same with 1,000 adapters of a network that knows
+# digits is among the [results](../results.md).
