@@ -19,7 +19,7 @@ help:
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
 	@echo "make test-networks  the whole zoo of networks, files of transformers and Lightning"
-	@echo "make gallery  67 architectures of five packages are read as docs/gallery.md says, and 43 others (30 min, with downloads)"
+	@echo "make gallery  67 architectures of five packages are read as docs/gallery.md says, and 40 others (30 min, with downloads)"
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
 	@echo "make slow   tests that take minutes: compiled layers and models, memory, the zoo against numeric oracles"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
