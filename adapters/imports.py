@@ -115,8 +115,8 @@ def own_code(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         way_out = (
-            "; a file finds the modules beside it and what is installed: name one that imports others of its package "
-            "as package.module:NAME, in the folder that has the package"
+            "; a file finds the modules beside it, package.module:NAME those of the working directory, and both find "
+            "what is installed"
         ) * isinstance(error, ImportError)
         raise DefinitionError(f"{what}: {type(error).__name__}: {error}{_place(error)}{way_out}") from error
 
@@ -186,12 +186,8 @@ def importing(text: str) -> Iterator[None]:
     def has(name: str) -> bool:
         return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
 
-    for name, other in _folders.items():
-        if other != folder and has(name):
-            raise DefinitionError(
-                f"{text}: {folder} and {other} both have a module {name}, and Python imports one of that name: give it "
-                "another name in one of them, or call a command for each"
-            )
+    others = {name: other for name, other in _folders.items() if other != folder and has(name)}
+    aside = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in others}
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -200,4 +196,10 @@ def importing(text: str) -> Iterator[None]:
     finally:
         sys.path.remove(str(folder))
         tops = {name.partition(".")[0] for name in sys.modules.keys() - before}
-        _folders.update({name: folder for name in tops if has(name)})
+        _folders.update({name: folder for name in tops - others.keys() if has(name)})
+        sys.modules.update(aside)
+    if twice := sorted(tops & others.keys()):
+        raise DefinitionError(
+            f"{text}: {folder} and {others[twice[0]]} both have a module {twice[0]}, and Python imports one of that "
+            "name: give it another name in one of them"
+        )

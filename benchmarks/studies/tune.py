@@ -330,6 +330,9 @@ def _quiet() -> Iterator[None]:
 def _opened(path: Path, name: str, startup: int) -> optuna.Study:
     path.parent.mkdir(parents=True, exist_ok=True)
     pruner = optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=BLIND)
+    if path.exists():  # a line that a full disk has cut off would spoil the next one
+        with path.open("rb+") as journal:
+            journal.truncate(journal.read().rfind(b"\n") + 1)
     with _quiet():
         try:
             storage = JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path), grace_period=3)))

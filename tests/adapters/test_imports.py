@@ -79,6 +79,15 @@ def test_modules_of_one_name_in_two_folders_are_refused(tmp_path: Path) -> None:
             use()
 
 
+def test_folders_may_have_modules_of_one_name_that_are_not_imported_from_both(tmp_path: Path) -> None:
+    for number in (7, 8):
+        write(tmp_path / str(number) / "helping_too.py", f"WIDTH = {number}")
+    first = net(tmp_path / "7" / "net.py", "from helping_too import WIDTH", "WIDTH")
+    other = net(tmp_path / "8" / "other.py", width="9")
+    assert [width_of(f"{path}:Net") for path in (first, other, first)] == [7, 9, 7]
+    assert sys.modules["helping_too"].WIDTH == 7
+
+
 def test_modules_of_packages_are_found_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +95,7 @@ def test_modules_of_packages_are_found_in_the_working_directory(
     write(tmp_path / "project_here" / "sizes.py", "WIDTH = 6")
     path = net(tmp_path / "project_here" / "net.py", "from .sizes import WIDTH", "WIDTH")
     assert width_of("project_here.net:Net") == 6
-    with pytest.raises(DefinitionError, match=r"ImportError: attempted relative import .* as package\.module:NAME"):
+    with pytest.raises(DefinitionError, match=r"ImportError: attempted relative import .* package\.module:NAME those"):
         read_definition(f"{path}:Net")
     with pytest.raises(DefinitionError, match=r"project_here\.nothing cannot be imported, expected .* No module named"):
         read_definition("project_here.nothing:Net")

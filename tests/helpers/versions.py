@@ -22,7 +22,7 @@ INR_MODELS = ("models/inr.py", "models/inr_input.py", "models/parts.py")
 COMPUTES: dict[str, tuple[str, ...]] = {
     "predict-generalization": ("studies/predict.py", "data/moves.py", "data/widen.py", *ZOO_MODELS, *TRAINING),
     "classify-inr": ("studies/classify.py", *INR_MODELS, *TRAINING),
-    "edit-inr": ("studies/edit.py", "models/editors.py", "models/inr_input.py", *TRAINING),
+    "edit-inr": ("studies/edit.py", "models/editors.py", "models/inr_input.py", "models/parts.py", *TRAINING),
     "train": ("studies/columns.py", "studies/predict.py", *ZOO_MODELS, *TRAINING),
     "tune": ("studies/tune.py", "studies/predict.py", *ZOO_MODELS, *TRAINING),
 }

@@ -351,14 +351,16 @@ def _targets(rows: _Rows, asked: Asked) -> tuple[ColumnTask, str, str, list[Any]
         if texts and values:
             raise CorpusError(
                 f"{rows.table}: {asked.column} has {len(values)} numbers and {len(texts)} texts, as "
-                f"{listed(dict.fromkeys(texts), 3)}: empty these cells, or say --task classification"
+                f"{listed(dict.fromkeys(texts), 3)}: empty these cells, or say "
+                "--task classification, both for train"
             )
         if task == "regression" and len(different := {number.value for number in values}) <= FEWEST:
             why += f", {len(different)} different ones; --task classification takes them for classes"
     elif task != "classification" and texts:
         raise CorpusError(
             f"{rows.table}: {task} is of numbers, and {asked.column} has {len(texts)} texts, as "
-            f"{listed(dict.fromkeys(texts), 3)}: empty these cells, or say --task classification"
+            f"{listed(dict.fromkeys(texts), 3)}: empty these cells, or say "
+            "--task classification, both for train"
         )
     units = {number.unit for number in values}
     if task != "classification" and len(units) > 1:
@@ -420,7 +422,10 @@ def _sides(
             sides = sides_drawn(groups, targets, asked.seed)
             beside = together([[file.parent] for file in rows.files])
             if not asked.group and 1 < len(set(beside)) < len(beside):
-                stay += "; if files of one folder are of one run, keep them on one side by --group COLUMN"
+                stay += (
+                    "; if files of one folder are of one run, keep them on one side by --group COLUMN "
+                    "(--data-option group=COLUMN)"
+                )
             return sides, f"drawn with seed {asked.seed}{stay}"
         sides, said = sides_by(asked.split, rows.lines, groups, targets, asked.seed)
     except CorpusError as error:

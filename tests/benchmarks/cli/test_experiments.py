@@ -15,7 +15,7 @@ from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.make import config
 from nfn_monomial.benchmarks.make.config import MixedConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.benchmarks.settings.register import Said
+from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.tools.report import Report, Table
 
 QUICK = ("--seeds", 1, "--set", "training.epochs=1")
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
     def run(data: Any, config: Any, store: Any, tell: Any) -> None:
         calls.append((data, config))
-        tell(Said("one run", 1, 1, "1/1 one run: tau 0.5"))
+        tell(News("one run", 1, 1, "1/1 one run: tau 0.5"))
 
     monkeypatch.setattr(Experiment, "load", lambda self: replace(load(self), run=run, tables=lambda *_: REPORT))
     return calls

@@ -203,6 +203,15 @@ def test_a_damaged_journal_is_refused(zoos: dict[str, Corpus], tmp_path: Path) -
     assert optuna.logging.get_verbosity() == optuna.logging.INFO, "which is given back"
 
 
+def test_a_line_that_a_full_disk_cut_off_is_written_again(
+    found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
+) -> None:
+    searched(zoos, tmp_path, trials=3)
+    with (tmp_path / study.JOURNAL).open("a", encoding="utf-8") as journal:
+        journal.write('{"op_code": 4, "wor')
+    assert timeless(searched(zoos, tmp_path)) == timeless(attempts(found[1].study))
+
+
 # -- recipes
 
 
