@@ -17,7 +17,8 @@ from tables import FROZEN, experiment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "benchmarks/results/*.md", "benchmarks/results/**/*.png")
+RESULT_FILES = ("benchmarks/results/*.md", "benchmarks/results/*.toml", "benchmarks/results/**/*.png")
+OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", *RESULT_FILES)
 
 
 def experiments() -> list[Path]:
