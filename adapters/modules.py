@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.alignment.rounding import COUNTERS
+from nfn_monomial.alignment.rounding import is_counter
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .files import shown
@@ -290,7 +290,7 @@ def _state_of(
     if not isinstance(network, Mapping):
         raise InvalidTypeError(f"it is a {kind_of(network)}; a module or a state dict is expected")
     own = set(keys_by_name(space, names).values())
-    state = {key: value for key, value in network.items() if key in own or not str(key).endswith(COUNTERS)}
+    state = {key: value for key, value in network.items() if key in own or not is_counter(str(key), network)}
     state = {key: value for key, value in state.items() if not is_ignored(key, ignore)}
     other = [f"{key!r} ({kind_of(value)})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .align import align, sizes_of
 from .exact import matched, wide_dtype
 from .outputs import OutputDifference, output_difference
-from .rounding import differing, is_scaling, largest_error, tolerance
+from .rounding import differing, is_counter, is_scaling, multiplied_by, rounding_of, tolerance
+from .verdict import Level, Move, Outputs, verdict_on
 
 _KINDS = ("permutation", "scale", "sign")
 _RIGID = frozenset({"permutation", "sign"})
@@ -46,33 +47,47 @@ class Comparison:
     """What `compare` found; ``print`` says it in words.
 
     Attributes:
-        same_function: whether a group element makes all weights equal, what it does not move is equal, and outputs,
-            where there are any, agree.
-        verdict: the same in words, which also say where only the answers are alike.
-        max_output_difference: the largest difference of any output on the inputs, in float64; None without a module.
-        relative_output_difference: the same, relative to the largest output of each tensor.
+        same_function: whether the verdict begins with "the same function".
+        verdict: in words what is known (`verdict_on`): "the same function", "within the rounding of float16", "not the
+            same", or "not known to be the same", each with its reason.
+        outputs: how far outputs are apart on the inputs; None without a module.
         max_weight_difference: the largest difference of any entry once b is aligned, relative to the entry.
         group_element: what moves b next to a; nodes that it has no matrix of stay as they are.
         layers: parameter -> its distances.
         explained: what part of the squared distance of all parameters each kind of symmetry explains:
             ``permutation``, ``scale``, ``sign``, and what is left, ``rest``. They add up to 1; all are 0 where there is
             no distance.
+        unmoved: keys outside of the space under which the two have other tensors.
+        unread: keys with other tensors that the module does not read.
+        move: what the verdict takes from the weights.
     """
 
     same_function: bool
     verdict: str
-    max_output_difference: float | None
-    relative_output_difference: float | None
+    outputs: Outputs | None
     max_weight_difference: float
     group_element: GroupElement
     layers: dict[str, LayerDistance]
     explained: dict[str, float]
-    unmoved: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    unmoved: tuple[str, ...]
+    unread: tuple[str, ...]
+    move: Move
+
+    @property
+    def max_output_difference(self) -> float | None:
+        """The largest difference of any output on the inputs, in float64; None without a module."""
+        return None if self.outputs is None else self.outputs.largest
+
+    @property
+    def relative_output_difference(self) -> float | None:
+        """The same, relative to the largest output of each tensor."""
+        return None if self.outputs is None else self.outputs.relative
 
     def to_json(self) -> dict[str, Any]:
         """All of it as what ``json.dumps`` takes; infinite numbers as None."""
-        values = {x.name: getattr(self, x.name) for x in fields(self)}
+        names = [x.name for x in fields(self) if x.name not in ("move", "outputs")]
+        names += ["max_output_difference", "relative_output_difference"]
+        values = {name: getattr(self, name) for name in names}
         finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()}
         return finite | {
             "group_element": {
@@ -116,27 +131,32 @@ def compare(
 ) -> Comparison:
     """Whether two networks are the same function up to the symmetries of their space, and how they differ.
 
-    Network b is moved next to a (`align`). They are the **same function** if then
+    Network b is moved next to a by a symmetry: a permutation, signs, scales. The verdict (`verdict_on`) is
 
-    - every entry of b is that of a, within rounding (below). The group keeps the function, so this is a proof up to
-      rounding. Parameters that do not matter to the function (``space.dead``) are left out;
-    - what no symmetry moves, every key outside of the space, is equal: masks, orders of inputs, their mean and
-      deviation. Counters of batches are left out. A mask that was permuted along with its neurons is another one here;
-    - with a module: its outputs agree on the inputs, to the root of the dtype's precision, and the element leaves b's
-      outputs alone to 1e-8 in float64. All keys of a network that the module has go into it, and what a network lacks
-      is the module's. Keys that no operation of it reads, in eval mode on these inputs, may differ: `Comparison.unread`
-      names them. Without a module nobody knows what is read, so all count; and the buffers are taken to be such that
-      the group keeps the function.
+    - **the same function** if nothing is left that rounding does not explain. Entries that the symmetry does not
+      multiply are equal bit by bit. Where it multiplies, the rounding of the dtype counts, but only if the scales
+      explain the distance: they leave at most a hundredth of it. The group keeps the function, so this is a proof up to
+      rounding. Parameters that do not matter to the function (``space.dead``) are left out; all that no symmetry moves,
+      every key outside of the space, is equal: masks, orders of inputs, their mean and deviation. Counters of batch
+      norms are left out. A mask that was permuted along with its neurons is another one here;
+    - **within the rounding of** bfloat16 or float16 in the same case, where multiplied entries, or those of two dtypes,
+      agree to 16 bits: a network that was trained on by less than that cannot be told from one that was rounded. The
+      same is said of float32 and float64, where entries that nothing multiplies agree within rounding, as those of
+      canonical forms do, which have been computed;
+    - **not the same** if outputs differ, which takes a module: by more than what rounding of the weights does to them,
+      and by more than the root of the dtype's precision;
+    - **not known to be the same** in all other cases. Other networks may still be one function: weights say so for a
+      neuron that nothing reads, and no search finds every symmetry.
 
-    **Rounding.** Parameters that are not scaled are moved exactly: of one dtype they have to be equal. So have all
-    where the element is the identity but for scales of 1 within rounding (in bfloat16 and float16 also where it only
-    permutes and flips besides). Of two dtypes, half a unit in the last place of each is tolerated. What is scaled has
-    been rounded, and so have been the two factors that were found for it: three half-units of a dtype narrower than
-    float32. In float32 it is 16 units, as many factors may have been multiplied in it one after the other; 1e-10 of
-    the entry in float64, to which scales are found. Scaled networks that differ by less cannot be told apart.
+    With a module, all keys of a network that it has go into it, and what a network lacks is the module's. Keys that no
+    operation of it reads, in eval mode on these inputs, may differ: `Comparison.unread` names them. Without a module
+    nobody knows what is read, so all count; and the buffers are taken to be such that the group keeps the function.
 
-    Networks that only answer alike, and that no symmetry was found to relate, are not called the same; the verdict says
-    so.
+    **Rounding** of an entry that was multiplied is three half-units of a dtype narrower than float32: it has been
+    rounded, and so have been the two factors that were found for it. In float32 it is 16 units, as many factors may
+    have been multiplied in it one after the other; 1e-10 of the entry in float64, to which scales are found. Networks
+    that were scaled and differ by less besides cannot be told apart. Scales of 1 within rounding are 1. Of two dtypes,
+    half a unit in the last place of each is tolerated in every entry.
 
     **What explains the distance.** The element that was found is taken apart into its permutations P, scales D and
     signs S. What some of them explain together is the most that any part of them takes off the squared distance
@@ -180,40 +200,22 @@ def compare(
                 "one of them out"
             )
     with torch.no_grad():
-        weights = _aligned(space, _without_dead(space, a, sizes), _without_dead(space, b, sizes), seed)
-        outputs = OutputDifference((a, b))
+        weights = _aligned(space, _without_dead(space, a, sizes), _without_dead(space, b, sizes), sizes, seed)
+        run = OutputDifference((a, b))
         if module is not None:
-            outputs = output_difference(space, weights.group_element, module, inputs, (a, b))
-        different = differing(*outputs.unmoved, leave_out={*space.parameters, *space.ties})
-    unmoved = tuple(key for key in different if outputs.read is None or key in outputs.read)
-    alike = None
-    if outputs.relative is not None:
-        eps = max(torch.finfo(network[name].dtype).eps for network in (a, b) for name in space.parameters)
-        alike = outputs.relative <= math.sqrt(eps) and (outputs.kept or not weights.same_function)
-    equal = "different" if not weights.same_function else "weights" if unmoved else "equal"
+            run = output_difference(space, weights.group_element, module, inputs, (a, b))
+        different = differing(*run.unmoved, leave_out={*space.parameters, *space.ties}, counters=run.read is not None)
+    unmoved = tuple(key for key in different if run.read is None or key in run.read)
+    sentences = [f"other tensors differ: {', '.join(unmoved)}"] * bool(unmoved)
+    verdict = verdict_on([weights.move], sentences, run.outputs)
     return replace(
         weights,
-        same_function=equal == "equal" and alike is not False,
-        verdict=_VERDICTS[equal, alike].format(", ".join(unmoved)),
-        max_output_difference=outputs.largest,
-        relative_output_difference=outputs.relative,
+        same_function=verdict.level == Level.SAME,
+        verdict=verdict.words,
+        outputs=run.outputs,
         unmoved=unmoved,
-        unread=tuple(key for key in different if key not in unmoved),
+        unread=tuple(key for key in different if key not in unmoved and not is_counter(key, {*a, *b})),
     )
-
-
-_VERDICTS = {
-    ("equal", None): "the same function: a symmetry makes all weights equal",
-    ("equal", True): "the same function: a symmetry makes all weights equal, and the outputs agree",
-    ("equal", False): "not the same: a symmetry makes all weights equal, but the outputs differ",
-    ("weights", None): "not known to be the same: a symmetry makes all weights equal, but other tensors differ: {}",
-    ("weights", True): "not known to be the same: the outputs agree on the inputs tried, but other tensors differ: {}",
-    ("weights", False): "not the same: the outputs differ",
-    ("different", None): "not the same: no symmetry was found that makes all weights equal",
-    ("different", True): "not known to be the same: the outputs agree on the inputs tried, but no symmetry was found",
-    ("different", False): "not the same: the outputs differ",
-}
-"""By what is equal, all or the weights alone, and whether outputs agree, None without a module."""
 
 
 def _without_dead(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Mapping[str, Tensor]:
@@ -223,42 +225,53 @@ def _without_dead(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapp
     return ChainMap({name: packing.without_dead(space, name, network[name], sizes) for name in parameters}, behind)
 
 
-def _aligned(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int) -> Comparison:
-    """What is left between the parameters of a and b, once b is moved next to a."""
-    weights = _weights(matched(space, a, b), a, b)
-    if not weights.same_function and sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
-        weights = _weights(align(space, a, b, seed=seed).element, a, b)
-    if weights.same_function:
-        simpler = _unscaled(weights.group_element, a, b)
-    else:
-        raw, left = (sum(layer[i] ** 2 for layer in weights.layers.values()) for i in range(2))
-        simpler = GroupElement(space, {}) if raw <= left else None
-    return weights if simpler is None else _weights(simpler, a, b)
+def _aligned(
+    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], sizes: Mapping[str, int], seed: int
+) -> Comparison:
+    """The comparison of the parameters of a and b once b is moved next to a, by the move that explains the most."""
+    as_they_are = GroupElement(space, {})
+    best = _weights(as_they_are, a, b, sizes)
+    for element in _elements(space, a, b, seed):
+        if best.move.level < Level.UNKNOWN:
+            break
+        moved = _weights(element, a, b, sizes)
+        nearer = moved.move.left < best.move.left
+        if moved.move.level < Level.UNKNOWN or nearer:
+            best = moved
+    return best
 
 
-def _unscaled(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> GroupElement | None:
-    """An element whose scales are 1 within rounding without them; None where there are others.
-
-    The scales that are found between networks that were not scaled are off by what else differs between these: to
-    leave them out is to see that. In float32 and float64 this is done where nothing is permuted or flipped besides:
-    canonical forms, which have been computed, may be permuted.
-    """
-    dtypes = {network[name].dtype for network in (a, b) for name in element.space.parameters}
-    limits = [torch.finfo(dtype) for dtype in dtypes]
-    bound = max(map(tolerance, limits))
-    if any(bool(((s.abs() - 1).abs() > bound).any()) for m in element.matrices.values() for s in m.scales):
-        return None
-    if not any(_acts(m, kind) for m in element.matrices.values() for kind in _RIGID):
-        return GroupElement(element.space, {})
-    return _part(element, _RIGID) if all(limit.bits < 32 for limit in limits) else None
+def _elements(
+    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int
+) -> Iterator[GroupElement]:
+    """Elements that may turn b into a: without their scales first, which then have nothing to explain."""
+    limit = max(tolerance(network[name].dtype) for network in (a, b) for name in space.parameters)
+    found = _snapped(matched(space, a, b), limit)
+    yield _part(found, _RIGID)
+    yield found
+    if sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
+        found = _snapped(align(space, a, b, seed=seed).element, limit)
+        yield _part(found, _RIGID)
+        yield found
 
 
-def _weights(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Comparison:
-    """What is left between all parameters, once an element has moved b."""
+def _snapped(element: GroupElement, limit: float) -> GroupElement:
+    """An element with scales of exactly 1 where they are that within rounding: these neurons were not scaled."""
+    matrices = {}
+    for name, m in element.matrices.items():
+        scales = [torch.where((s.abs() - 1).abs() <= limit, s.sign(), s) for s in m.scales]
+        matrices[name] = MonomialMatrix(scales, m.permutation, m.permutes)
+    return GroupElement(element.space, matrices)
+
+
+def _weights(
+    element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor], sizes: Mapping[str, int]
+) -> Comparison:
+    """The comparison of all parameters once an element has moved b."""
     acting = [kind for kind in _KINDS if any(_acts(m, kind) for m in element.matrices.values())]
     subsets = [frozenset(s) for n in range(len(acting) + 1) for s in itertools.combinations(acting, n)]
     parts = {subset: _part(element, subset) for subset in subsets}
-    totals, layers, worst, same = dict.fromkeys(subsets, 0.0), {}, 0.0, True
+    totals, layers, agreement = dict.fromkeys(subsets, 0.0), {}, []
     for name in element.space.parameters:
         dtypes = a[name].dtype, b[name].dtype
         # What is narrower than float32 is compared in it: it need not be held in float64.
@@ -270,10 +283,24 @@ def _weights(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Ten
             squares.append(float((mine - moved).square_().sum(dtype=torch.float64)))
             totals[subset] += squares[-1]
         layers[name] = LayerDistance(squares[0] ** 0.5, squares[-1] ** 0.5)
-        error, rounding = largest_error(name, element, dtypes, mine, moved)
-        worst, same = max(worst, error), same and rounding
-    verdict = _VERDICTS["equal" if same else "different", None]
-    return Comparison(same, verdict, None, None, worst, element, layers, _explained(totals))
+        agreement.append(rounding_of(mine, moved, multiplied_by(element, name, mine.shape, sizes), dtypes))
+    off = max(x.error for x in agreement)
+    # What scales are there for is what permutations and signs leave.
+    rigid = totals[frozenset(acting) & _RIGID]
+    move = Move(
+        "a symmetry makes all weights equal",
+        stored=rigid**0.5 if "scale" in acting else totals[frozenset()] ** 0.5,
+        left=totals[frozenset(acting)] ** 0.5,
+        off=off,
+        dtypes=(_least_precise(element.space, a), _least_precise(element.space, b)),
+        equal=all(x.equal for x in agreement),
+        close=all(x.close for x in agreement),
+    )
+    return Comparison(False, "", None, off, element, layers, _explained(totals), (), (), move)
+
+
+def _least_precise(space: WeightSpace, network: Mapping[str, Tensor]) -> torch.dtype:
+    return max((network[name].dtype for name in space.parameters), key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:

@@ -20,8 +20,11 @@ from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .kinship import partnership
+from .rounding import tolerance
+from .verdict import Outputs
 
 _KEPT = 1e-8  # to which an element of the group keeps outputs in float64
+_MARGIN = 4  # of what rounding all weights once does to outputs
 
 
 class OutputDifference(NamedTuple):
@@ -29,16 +32,12 @@ class OutputDifference(NamedTuple):
 
     Attributes:
         unmoved: of both networks what is not in the space: key -> tensor, the module's where a network has none.
-        largest: the largest difference of any output.
-        relative: to the largest output.
-        kept: whether the group element leaves the second network's outputs alone.
+        outputs: how far the outputs are apart; None without a module.
         read: the keys of the module's tensors that it reads; None where nobody knows.
     """
 
     unmoved: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
-    largest: float | None = None
-    relative: float | None = None
-    kept: bool = True
+    outputs: Outputs | None = None
     read: Collection[str] | None = None
 
 
@@ -97,12 +96,25 @@ def output_difference(
         read |= reading.keys
     moved = element.act({name: states[1][key] for name, key in names.items()})
     kept = answers(module, states[1] | {names[name]: t for name, t in moved.items()}, wide_inputs)
+    eps = max(torch.finfo(network[name].dtype).eps for network in networks for name in names)
+    rounding = _KEPT
+    for i, (state, network) in enumerate(zip(states, networks, strict=True)):
+        generator = torch.Generator().manual_seed(i)
+        noisy = {key: _rounded(state[key], network[name].dtype, generator) for name, key in names.items()}
+        change = largest_change(answers(module, {**state, **noisy}, wide_inputs), outputs[i])
+        rounding = max(rounding, _MARGIN * change) if math.isfinite(change) else rounding
     largest = 0.0
     for x, y in zip(*outputs, strict=True):
         if x.shape == y.shape and x.is_floating_point() and x.numel():
             largest = max(largest, float((x - y).abs().max()))
     relative = largest_change(outputs[1], outputs[0])
-    return OutputDifference(unmoved, largest, relative, largest_change(kept, outputs[1]) <= _KEPT, read)
+    alone = largest_change(kept, outputs[1]) <= _KEPT
+    return OutputDifference(unmoved, Outputs(largest, relative, rounding, alone, eps), read)
+
+
+def _rounded(t: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """A tensor in float64 with every entry off by some of what rounding to a dtype, see `tolerance`, may leave."""
+    return t + tolerance(dtype) * t * (2 * torch.rand(t.shape, dtype=t.dtype, generator=generator) - 1)
 
 
 def p_value_of_partners(

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.axes import Axis
+from nfn_monomial.canonical.charges import along, charged_axes, scaling
+from nfn_monomial.space import packing
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 
-COUNTERS = "num_batches_tracked"  # of training steps, which no network reads in eval mode
 EXACT = 1e-10  # to which scales are found in float64
 
 
-def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, leave_out: Collection[str] = ()) -> tuple[str, ...]:
+def differing(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, leave_out: Collection[str] = (), counters: bool = False
+) -> tuple[str, ...]:
     """Keys under which two networks have different tensors, or one of them none; sorted.
 
-    Tensors of one dtype are to be equal, of two floating types within half a unit in the last place of each. Counters
-    of batches are not looked at.
+    Tensors of one dtype are to be equal, of two floating types within half a unit in the last place of each.
+
+    Args:
+        a: the first network.
+        b: the second one.
+        leave_out: keys that are not looked at.
+        counters: whether to look at the counters of batch norms, too, which these do not read in eval mode.
     """
-    keys = sorted(key for key in {*a, *b} if key not in leave_out and not key.endswith(COUNTERS))
+    keys = sorted(key for key in {*a, *b} if key not in leave_out)
+    if not counters:
+        keys = [key for key in keys if not is_counter(key, {*a, *b})]
     return tuple(key for key in keys if not (key in a and key in b and _equal(a[key], b[key])))
+
+
+def is_counter(key: str, keys: Collection[str]) -> bool:
+    """Whether this is the counter of batches of a batch norm, whose running mean is beside it."""
+    module, _, name = key.rpartition(".")
+    return name == "num_batches_tracked" and f"{module}.running_mean".lstrip(".") in keys
 
 
 def _equal(x: Tensor, y: Tensor) -> bool:
@@ -37,32 +52,78 @@ def _equal(x: Tensor, y: Tensor) -> bool:
     return bool(same.all())
 
 
-def tolerance(limit: torch.finfo) -> float:
-    """To which an entry of this precision that was scaled is right, see `compare`."""
+def tolerance(dtype: torch.dtype) -> float:
+    """To which an entry of this dtype that was multiplied is right, relative to its size, see `compare`."""
+    limit = torch.finfo(dtype)
     half_units = 3 if limit.bits < 32 else 32
     return max(half_units * limit.eps / 2, EXACT if limit.bits == 64 else 0.0)
 
 
-def largest_error(
-    name: str, element: GroupElement, dtypes: tuple[torch.dtype, torch.dtype], a: Tensor, moved: Tensor
-) -> tuple[float, bool]:
-    """The largest relative difference of any entry of a parameter, and whether all are within rounding.
+class Rounding(NamedTuple):
+    """How two tensors agree of which the second was moved next to the first.
 
-    Its tensors were of the ``dtypes`` before they were made one that holds both; the ``element`` has moved the second.
+    Attributes:
+        error: largest relative difference of any entry.
+        equal: whether all entries that were not multiplied are equal; in two dtypes, but for one rounding to each.
+        close: whether all entries agree within rounding (`tolerance`).
     """
-    limits = [torch.finfo(dtype) for dtype in dtypes]
+
+    error: float
+    equal: bool
+    close: bool
+
+
+def rounding_of(
+    a: Tensor, moved: Tensor, multiplied: Tensor | None, dtypes: tuple[torch.dtype, torch.dtype]
+) -> Rounding:
+    """Compare two tensors entry by entry.
+
+    Args:
+        a: the first tensor.
+        moved: the second one, moved next to it.
+        multiplied: mask of the entries that the move multiplied, see `multiplied_by`; None where there are none.
+        dtypes: of the two tensors as they are stored.
+    """
     difference, size = (a - moved).abs_(), torch.maximum(a.abs(), moved.abs())
-    relative = difference / size.masked_fill_(size == 0, 1)
-    if dtypes[0] == dtypes[1] and not element.matrices:
-        return float(relative.max()), not difference.any()
-    least = [tolerance(limit) * limit.smallest_normal for limit in limits]
-    rounding = element.act({name: torch.full_like(moved, least[1])})[name].abs_().add_(least[0])
-    error = float(relative.masked_fill_(difference <= rounding, 0).max())
-    segments = itertools.chain(*element.space.concatenated[name])
-    nodes = {axis.node for segment in segments for axis in segment if isinstance(axis, Axis)}
-    if any(is_scaling(element.matrices[node]) for node in nodes if node in element.matrices):
-        return error, error <= max(map(tolerance, limits))
-    return error, error <= (0 if dtypes[0] == dtypes[1] else sum(limit.eps / 2 for limit in limits))
+    limits = [torch.finfo(dtype) for dtype in dtypes]
+    if dtypes[0] == dtypes[1]:
+        equal = difference == 0
+    else:
+        equal = difference <= sum(limit.eps / 2 * (size + limit.smallest_normal) for limit in limits)
+    close = difference <= max(map(tolerance, dtypes)) * size
+    if multiplied is not None:
+        # Subnormal numbers have no more digits than their unit says, and two of them have been rounded.
+        close |= multiplied & (difference <= 2 * max(limit.smallest_normal * limit.eps for limit in limits))
+        equal_or_multiplied = equal | multiplied
+    else:
+        equal_or_multiplied = equal
+    error = float((difference / size.masked_fill_(size == 0, 1)).max())
+    return Rounding(error, bool(equal_or_multiplied.all()), bool((close | equal).all()))
+
+
+def multiplied_by(element: GroupElement, name: str, shape: Sequence[int], sizes: Mapping[str, int]) -> Tensor | None:
+    """Mask of the entries of a parameter that an element multiplies; None where it multiplies none.
+
+    An entry on which a scale and its inverse act counts, as both have rounded it.
+
+    Args:
+        element: the element, with sizes of nodes ``sizes``.
+        name: of the parameter.
+        shape: of the parameter.
+        sizes: node -> number of neurons.
+    """
+    space, parts = element.space, {}
+    if not any(map(is_scaling, element.matrices.values())):
+        return None
+    for piece, mask in packing.cut(space, name, torch.zeros(tuple(shape), dtype=torch.bool), sizes):
+        for axis in charged_axes(space, space.axes[piece], scaling):
+            lengths = [mask.shape[dim - 1] for dim in axis.dims]
+            for gauge, _ in axis.charges:
+                if gauge.node in element.matrices:
+                    scaled = element.matrices[gauge.node].scales[gauge.number].abs() != 1
+                    mask = mask | along(scaled.reshape(1, *lengths), axis.dims, 1 + mask.ndim)[0]
+        parts[piece] = mask
+    return packing.joined(space, name, parts, sizes)
 
 
 def is_scaling(matrix: MonomialMatrix) -> bool:

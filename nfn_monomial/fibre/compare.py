@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.alignment import align
-from nfn_monomial.alignment.rounding import COUNTERS, differing
+from nfn_monomial.alignment.rounding import differing
+from nfn_monomial.alignment.verdict import EXPLAINS, Level, Move, verdict_on
 from nfn_monomial.canonical.fingerprint import fingerprint
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
@@ -28,6 +29,7 @@ _MARGIN = 4  # of what rounding a network's entries once does to its normal form
 _DRAWS = 2  # of such rounding, for each of two networks: where one entry decides, one draw may be near 0
 _GRID = 0.58  # the power of a dtype's precision to which normal forms are equal
 _LEAST, _MOST = 1e-10, 1e-3  # to which normal forms are computed in float64; beyond which nothing is the same
+_SINGLE = torch.finfo(torch.float32).eps
 
 
 @dataclass(frozen=True)
@@ -35,28 +37,36 @@ class FibreComparison:
     """What `compare_fibres` found.
 
     Attributes:
-        same_function: whether the normal forms are equal within ``tolerance``.
+        same_function: whether the verdict begins with "the same function".
+        verdict: in words what is known (`verdict_on`).
         distances: ``||a - b|| / ||a||`` as the networks are, and between the normal forms, once b's is moved by what
             is left.
         tolerance: what rounding of the networks' entries may make of the last one: every tensor may differ by what that
-            does to it, and by no more than 1e-3 of the norm of the largest, however narrow the dtype.
+            does to it; in float32 and float64 by no more than 1e-3 of the norm of the largest.
         unlike: keys outside of the space, as frozen parameters and buffers, that have other values in the two, or than
             in the module, whose directions these are.
         close: nodes on which two singular values of a are nearly equal, so that rounding turns its normal form there.
+        unread: keys under which the two have other values, and which the module does not read on its example.
+        move: what the verdict takes from the normal forms.
     """
 
     same_function: bool
+    verdict: str
     distances: dict[str, float]
     tolerance: float
-    unlike: tuple[str, ...] = ()
-    close: tuple[str, ...] = ()
+    unlike: tuple[str, ...]
+    close: tuple[str, ...]
+    unread: tuple[str, ...]
+    move: Move
 
     def __str__(self) -> str:
-        lines = [f"{'the same function' if self.same_function else 'not the same function, as far as is known'}"]
+        lines = [self.verdict]
         lines += [f"  {distance:.2e}  {what}" for what, distance in self.distances.items()]
         lines += [f"  {self.tolerance:.2e}  is within rounding"]
         lines += [f"  nearly equal singular values: {', '.join(self.close)}"] * bool(self.close)
-        return "\n".join(lines + [f"  other values: {', '.join(self.unlike)}"] * bool(self.unlike))
+        lines += [f"  other values: {', '.join(self.unlike)}"] * bool(self.unlike)
+        lines += [f"  left out, as the module does not read it: {', '.join(self.unread)}"] * bool(self.unread)
+        return "\n".join(lines)
 
 
 @checked
@@ -106,7 +116,12 @@ def compare_fibres(
     """Whether two networks are one function, up to all that leaves it as it is.
 
     Their normal forms are brought next to one another as by `align_fibres`: where singular values are equal or nearly
-    so, they are one another's rotations.
+    so, they are one another's rotations. The verdict (`verdict_on`) is "the same function" if they are equal within
+    rounding, and that explains the distance: of every tensor that has other values in the two, at most a hundredth of
+    its distance is left. In bfloat16 and float16 networks are "within the rounding of" the dtype, where at most a
+    hundredth is left of the distance of all tensors; what was trained on by some small steps is as far away in normal
+    form as it is stored, so nothing is known of it. Networks of which nothing is known are never called different here:
+    that takes outputs.
 
     Args:
         form: of their architecture.
@@ -117,18 +132,41 @@ def compare_fibres(
     Raises:
         ValueError: for tensors that are missing, have other shapes, or are not finite.
     """
-    given, eps = _single(form, a, b), _precision(form, a, b)
-    forms = [form(t) for t in given]
-    allowed = _allowed(form, forms, [form(_noisy(given[i % 2], eps, i)) for i in range(2 * _DRAWS)])
-    equal, found = _decided(form, forms, allowed, eps, seed)
-    unlike = tuple(sorted(_unlike(form, a, b)))
+    stored, eps = _single(form, a, b), _precision(form, a, b)
+    narrow = eps > _SINGLE
+    forms = [form(network) for network in stored]
+    noisy = [form(_noisy(stored[i % 2], eps, i)) for i in range(2 * _DRAWS)]
+    allowed = _allowed(form, forms, noisy, narrow)
+    nearest = _next_to(form, *forms, eps, seed, _ROUNDS if _norms_agree(forms, allowed) else 1)
+    left = {n: float((x - nearest[n]).norm()) for n, x in forms[0].items()}
+    size, norms = math.hypot(*_norms(stored[0]).values()) or 1.0, _norms(forms[0])
+    of_forms = math.hypot(*norms.values()) or 1.0
     distances = {
-        "as they are": _distance(given[0], given[1]),
-        "between normal forms": _distance(forms[0], found),
+        "as they are": math.hypot(*(float((x - stored[1][n]).norm()) for n, x in stored[0].items())) / size,
+        "between normal forms": math.hypot(*left.values()) / of_forms,
     }
-    tolerance = math.hypot(*allowed.values()) / (math.hypot(*_norms(forms[0]).values()) or 1.0)
+    explained = all(
+        torch.equal(x, stored[1][n])
+        or left[n] * EXPLAINS / (norms[n] or 1.0) <= float((x - stored[1][n]).norm() / x.norm())
+        for n, x in stored[0].items()
+        if n in left
+    )
+    dtypes = tuple(max((t[n].dtype for n in form.whole.parameters), key=lambda d: torch.finfo(d).eps) for t in (a, b))
+    move = Move(
+        "their normal forms are equal",
+        *distances.values(),
+        off=distances["between normal forms"],
+        dtypes=dtypes,
+        equal=explained or narrow,
+        close=all(x <= allowed[n] for n, x in left.items()),
+    )
+    unlike = tuple(sorted(_unlike(form, a, b)))
+    verdict = verdict_on([move], [f"other tensors differ: {', '.join(unlike)}"] * bool(unlike))
     close = tuple(node for node, gap in form.gaps(forms[0]).items() if float(gap) < eps**_GRID)
-    return FibreComparison(equal and not unlike, distances, tolerance, unlike, close)
+    unread = differing({n: a[n] for n in form.unused if n in a}, {n: b[n] for n in form.unused if n in b})
+    tolerance = math.hypot(*allowed.values()) / of_forms
+    same = verdict.level == Level.SAME
+    return FibreComparison(same, verdict.words, distances, tolerance, unlike, close, unread, move)
 
 
 @checked
@@ -161,15 +199,6 @@ def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
     return text[:1] + hashlib.sha256((text + squares).encode()).hexdigest()[1:32]
 
 
-def _decided(
-    form: NormalForm, forms: Sequence[dict[str, Tensor]], allowed: Mapping[str, float], eps: float, seed: int
-) -> tuple[bool, dict[str, Tensor]]:
-    """Whether two normal forms are equal within what is allowed, and the second next to the first."""
-    a, b = forms
-    found = _next_to(form, a, b, eps, seed, _ROUNDS if _norms_agree(forms, allowed) else 1)
-    return all(float((x - found[n]).norm()) <= allowed[n] for n, x in a.items()), found
-
-
 def _norms_agree(forms: Sequence[dict[str, Tensor]], allowed: Mapping[str, float]) -> bool:
     """Whether permutations, signs and rotations, which leave norms alone, may make two normal forms equal."""
     a, b = map(_norms, forms)
@@ -195,10 +224,8 @@ def _precision(form: NormalForm, *networks: Mapping[str, Tensor]) -> float:
 def _unlike(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
     """Keys outside of the space under which there are other values; not of counters, nor of what nothing reads."""
     own = {*form.whole.parameters, *form.whole.ties, *form.unused, *form.frozen}
-    others = [n for n in a if n in b and n not in own and not n.endswith(COUNTERS)]
-    apart = [
-        n for n in others if not (a[n].shape == b[n].shape and torch.equal(a[n].cpu().double(), b[n].cpu().double()))
-    ]
+    both = [n for n in a if n in b and n not in own]
+    apart = differing({n: a[n] for n in both}, {n: b[n] for n in both})
     known = [{n: t[n] for n in form.frozen if n in t} for t in (a, b)]
     return [*apart, *{n for t in known for n in differing(t, {n: form.frozen[n] for n in t})}]
 
@@ -277,9 +304,12 @@ def _nearest(turn: Turn, product: Tensor) -> Tensor:
 
 
 def _allowed(
-    form: NormalForm, forms: Sequence[dict[str, Tensor]], noisy: Sequence[dict[str, Tensor]]
+    form: NormalForm, forms: Sequence[dict[str, Tensor]], noisy: Sequence[dict[str, Tensor]], narrow: bool
 ) -> dict[str, float]:
-    """How far tensors of two normal forms may be apart, by how far those of `_noisy` networks, in turn, moved."""
+    """How far tensors of two normal forms may be apart, by how far those of `_noisy` networks, in turn, moved.
+
+    In dtypes that are not ``narrow`` a margin is added, and it is never more than 1e-3 of the norm of the largest.
+    """
     pairs = [(own, _turned(form, own, other)) for own, other in zip(itertools.cycle(forms), noisy, strict=False)]
     norms = _norms(forms[0])
     largest = max(norms.values())
@@ -287,7 +317,7 @@ def _allowed(
     for n, norm in norms.items():
         noise = max(float((own[n] - other[n]).norm()) for own, other in pairs)
         least = _LEAST * max(norm, _LEAST * largest)
-        allowed[n] = min(max(_MARGIN * noise, least), _MOST * largest)
+        allowed[n] = max(noise, least) if narrow else min(max(_MARGIN * noise, least), _MOST * largest)
     return allowed
 
 

@@ -23,7 +23,7 @@ from nfn_monomial.adapters.definitions import BATCH, Definition, DefinitionError
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.adapters.imports import arguments_of
 from nfn_monomial.adapters.matching import match_in_order, way_out_of
-from nfn_monomial.alignment.rounding import COUNTERS
+from nfn_monomial.alignment.rounding import is_counter
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
 from nfn_monomial.space.certificate import running, steady_answers
@@ -143,7 +143,7 @@ class Network(Mapping[str, Tensor]):
     @property
     def unread(self) -> dict[str, Tensor]:
         """Key in the module -> what the function does not read, as auxiliary heads; without counters of batches."""
-        keys = sorted(key for key in self.others if key not in self.definition.read and not key.endswith(COUNTERS))
+        keys = sorted(key for key in self.others if key not in self.definition.read and not is_counter(key, self.definition.shapes))
         return {key: self.checkpoint[self.others[key]] for key in keys}
 
     @property

@@ -16,7 +16,7 @@ from nfn_monomial import Symmetry, symmetry_of
 from nfn_monomial.adapters.files import listed
 from nfn_monomial.adapters.matching import OrderError, follows, match_in_order, match_names, natural, prefix_of
 from nfn_monomial.adapters.tensor_files import require_numbers
-from nfn_monomial.alignment.rounding import COUNTERS
+from nfn_monomial.alignment.rounding import is_counter
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .models import NetworkInfo
@@ -90,7 +90,7 @@ def numbers_of(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
     Raises:
         As `given_networks`; ``label`` says of which network.
     """
-    names = {str(key): key for key in state if not str(key).endswith(COUNTERS)}
+    names = {str(key): key for key in state if not is_counter(str(key), state)}
     if not names:
         raise InvalidValueError(f"{label} holds no weights")
     return {name: require_numbers(state[key], f"{label}: {name[:200]}").detach() for name, key in names.items()}
