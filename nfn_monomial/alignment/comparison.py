@@ -23,7 +23,7 @@ from .align import align, sizes_of
 from .exact import matched, wide_dtype
 from .outputs import OutputDifference, output_difference
 from .rounding import differing, is_counter, is_scaling, multiplied_by, rounding_of, tolerance
-from .verdict import Level, Move, Outputs, verdict_on
+from .verdict import Level, Move, Outputs, other_tensors, verdict_on
 
 _KINDS = ("permutation", "scale", "sign")
 _RIGID = frozenset({"permutation", "sign"})
@@ -192,6 +192,25 @@ def compare(
     """
     if (module is None) != (inputs is None):
         raise InvalidValueError("compare: a module and its inputs are needed together, module=net, inputs=x")
+    return compared(space, a, b, module, inputs, seed)
+
+
+def compared(
+    space: WeightSpace,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    module: nn.Module | None = None,
+    inputs: Any = None,
+    seed: int = 0,
+    *,
+    search: bool = True,
+    counters: bool = False,
+) -> Comparison:
+    """See `compare`.
+
+    Without ``search`` equal networks alone are moved next to one another, which is quick. With ``counters`` those of
+    batch norms count, too, without a module.
+    """
     sizes = sizes_of(space, {"a": a, "b": b}, one_dtype=True)
     for other, name in space.ties.items():
         if any(other in network and differing({name: network[other]}, {name: network[name]}) for network in (a, b)):
@@ -200,14 +219,14 @@ def compare(
                 "one of them out"
             )
     with torch.no_grad():
-        weights = _aligned(space, _without_dead(space, a, sizes), _without_dead(space, b, sizes), sizes, seed)
+        weights = _aligned(space, _without_dead(space, a, sizes), _without_dead(space, b, sizes), sizes, seed, search)
         run = OutputDifference((a, b))
         if module is not None:
             run = output_difference(space, weights.group_element, module, inputs, (a, b))
-        different = differing(*run.unmoved, leave_out={*space.parameters, *space.ties}, counters=run.read is not None)
+        known = counters or run.read is not None
+        different = differing(*run.unmoved, leave_out={*space.parameters, *space.ties}, counters=known)
     unmoved = tuple(key for key in different if run.read is None or key in run.read)
-    sentences = [f"other tensors differ: {', '.join(unmoved)}"] * bool(unmoved)
-    verdict = verdict_on([weights.move], sentences, run.outputs)
+    verdict = verdict_on([weights.move], other_tensors(unmoved), run.outputs)
     return replace(
         weights,
         same_function=verdict.level == Level.SAME,
@@ -226,15 +245,20 @@ def _without_dead(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapp
 
 
 def _aligned(
-    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], sizes: Mapping[str, int], seed: int
+    space: WeightSpace,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    sizes: Mapping[str, int],
+    seed: int,
+    search: bool,
 ) -> Comparison:
     """The comparison of the parameters of a and b once b is moved next to a, by the move that explains the most."""
     as_they_are = GroupElement(space, {})
-    best = _weights(as_they_are, a, b, sizes)
-    for element in _elements(space, a, b, seed):
+    best = _weights(space, as_they_are, a, b, sizes)
+    for element in _elements(space, a, b, seed, search):
         if best.move.level < Level.UNKNOWN:
             break
-        moved = _weights(element, a, b, sizes)
+        moved = _weights(space, element, a, b, sizes)
         nearer = moved.move.left < best.move.left
         if moved.move.level < Level.UNKNOWN or nearer:
             best = moved
@@ -242,14 +266,14 @@ def _aligned(
 
 
 def _elements(
-    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int
+    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int, search: bool
 ) -> Iterator[GroupElement]:
     """Elements that may turn b into a: without their scales first, which then have nothing to explain."""
     limit = max(tolerance(network[name].dtype) for network in (a, b) for name in space.parameters)
     found = _snapped(matched(space, a, b), limit)
     yield _part(found, _RIGID)
     yield found
-    if sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
+    if search and sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
         found = _snapped(align(space, a, b, seed=seed).element, limit)
         yield _part(found, _RIGID)
         yield found
@@ -265,14 +289,18 @@ def _snapped(element: GroupElement, limit: float) -> GroupElement:
 
 
 def _weights(
-    element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor], sizes: Mapping[str, int]
+    space: WeightSpace,
+    element: GroupElement,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    sizes: Mapping[str, int],
 ) -> Comparison:
     """The comparison of all parameters once an element has moved b."""
     acting = [kind for kind in _KINDS if any(_acts(m, kind) for m in element.matrices.values())]
     subsets = [frozenset(s) for n in range(len(acting) + 1) for s in itertools.combinations(acting, n)]
     parts = {subset: _part(element, subset) for subset in subsets}
     totals, layers, agreement = dict.fromkeys(subsets, 0.0), {}, []
-    for name in element.space.parameters:
+    for name in space.parameters:
         dtypes = a[name].dtype, b[name].dtype
         # What is narrower than float32 is compared in it: it need not be held in float64.
         mine, other = (network[name].detach().to("cpu", wide_dtype(*dtypes)) for network in (a, b))
@@ -283,8 +311,9 @@ def _weights(
             squares.append(float((mine - moved).square_().sum(dtype=torch.float64)))
             totals[subset] += squares[-1]
         layers[name] = LayerDistance(squares[0] ** 0.5, squares[-1] ** 0.5)
-        agreement.append(rounding_of(mine, moved, multiplied_by(element, name, mine.shape, sizes), dtypes))
-    off = max(x.error for x in agreement)
+        agreement.append(rounding_of(mine, moved, multiplied_by(space, element, name, mine.shape, sizes), dtypes))
+    off, equal = max(x.error for x in agreement), all(x.equal for x in agreement)
+    of_two = any(a[name].dtype != b[name].dtype for name in space.parameters)
     # What scales are there for is what permutations and signs leave.
     rigid = totals[frozenset(acting) & _RIGID]
     move = Move(
@@ -292,9 +321,10 @@ def _weights(
         stored=rigid**0.5 if "scale" in acting else totals[frozenset()] ** 0.5,
         left=totals[frozenset(acting)] ** 0.5,
         off=off,
-        dtypes=(_least_precise(element.space, a), _least_precise(element.space, b)),
-        equal=all(x.equal for x in agreement),
+        dtypes=(_least_precise(space, a), _least_precise(space, b)),
+        equal=equal,
         close=all(x.close for x in agreement),
+        cast=equal and of_two and "scale" not in acting,
     )
     return Comparison(False, "", None, off, element, layers, _explained(totals), (), (), move)
 

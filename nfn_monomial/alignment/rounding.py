@@ -12,6 +12,7 @@ from nfn_monomial.canonical.charges import along, charged_axes, scaling
 from nfn_monomial.space import packing
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
+from nfn_monomial.space.weight_space import WeightSpace
 
 EXACT = 1e-10  # to which scales are found in float64
 
@@ -101,18 +102,21 @@ def rounding_of(
     return Rounding(error, bool(equal_or_multiplied.all()), bool((close | equal).all()))
 
 
-def multiplied_by(element: GroupElement, name: str, shape: Sequence[int], sizes: Mapping[str, int]) -> Tensor | None:
+def multiplied_by(
+    space: WeightSpace, element: GroupElement, name: str, shape: Sequence[int], sizes: Mapping[str, int]
+) -> Tensor | None:
     """Mask of the entries of a parameter that an element multiplies; None where it multiplies none.
 
     An entry on which a scale and its inverse act counts, as both have rounded it.
 
     Args:
-        element: the element, with sizes of nodes ``sizes``.
+        space: of the element.
+        element: the element.
         name: of the parameter.
         shape: of the parameter.
         sizes: node -> number of neurons.
     """
-    space, parts = element.space, {}
+    parts = {}
     if not any(map(is_scaling, element.matrices.values())):
         return None
     for piece, mask in packing.cut(space, name, torch.zeros(tuple(shape), dtype=torch.bool), sizes):

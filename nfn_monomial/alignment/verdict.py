@@ -37,6 +37,7 @@ class Move(NamedTuple):
         equal: whether all entries that the move does not multiply, turn or shift are equal bit by bit; in networks of
             two dtypes, equal but for one rounding to each.
         close: whether all entries are equal within rounding.
+        cast: whether the two are the same but for the dtypes they were rounded to, which needs no explanation.
     """
 
     words: str
@@ -46,6 +47,7 @@ class Move(NamedTuple):
     dtypes: tuple[torch.dtype, torch.dtype]
     equal: bool
     close: bool
+    cast: bool = False
 
     @property
     def explains(self) -> bool:
@@ -62,8 +64,7 @@ class Move(NamedTuple):
         """What the weights alone say, which is never that functions differ."""
         if self.equal and not self.left:
             return Level.SAME
-        rounded = self.dtypes[0] != self.dtypes[1] and self.equal
-        if not self.close or not (self.explains or rounded):
+        if not self.close or not (self.explains or self.cast):
             return Level.UNKNOWN
         if torch.finfo(self.narrowest).eps > _SINGLE:
             return Level.ROUNDING if self.equal else Level.UNKNOWN
@@ -147,3 +148,8 @@ def verdict_on(moves: Sequence[Move], differing: Sequence[str] = (), outputs: Ou
     else:
         words = best.words if explained else "no symmetry was found that makes all weights equal"
     return Verdict(Level.UNKNOWN, "not known to be the same: " + ", but ".join([words, *reasons]))
+
+
+def other_tensors(keys: Sequence[str]) -> list[str]:
+    """The sentence of `verdict_on` about tensors that no move reaches; none where none differ."""
+    return [f"other tensors differ: {', '.join(keys)}"] * bool(keys)

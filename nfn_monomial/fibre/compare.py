@@ -6,14 +6,15 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nfn_monomial.alignment import align
 from nfn_monomial.alignment.rounding import differing
-from nfn_monomial.alignment.verdict import EXPLAINS, Level, Move, verdict_on
+from nfn_monomial.alignment.verdict import EXPLAINS, Level, Move, other_tensors, verdict_on
 from nfn_monomial.canonical.fingerprint import fingerprint
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
@@ -58,6 +59,10 @@ class FibreComparison:
     close: tuple[str, ...]
     unread: tuple[str, ...]
     move: Move
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as what ``json.dumps`` takes."""
+        return {x.name: getattr(self, x.name) for x in fields(self) if x.name != "move"}
 
     def __str__(self) -> str:
         lines = [self.verdict]
@@ -137,34 +142,33 @@ def compare_fibres(
     forms = [form(network) for network in stored]
     noisy = [form(_noisy(stored[i % 2], eps, i)) for i in range(2 * _DRAWS)]
     allowed = _allowed(form, forms, noisy, narrow)
-    nearest = _next_to(form, *forms, eps, seed, _ROUNDS if _norms_agree(forms, allowed) else 1)
-    left = {n: float((x - nearest[n]).norm()) for n, x in forms[0].items()}
-    size, norms = math.hypot(*_norms(stored[0]).values()) or 1.0, _norms(forms[0])
-    of_forms = math.hypot(*norms.values()) or 1.0
+    nearest = _next_to(form, forms[0], forms[1], eps, seed, _ROUNDS if _norms_agree(forms, allowed) else 1)
+    apart = {n: float((x - stored[1][n]).norm()) for n, x in stored[0].items()}
+    left = {n: float((x - nearest[n]).norm()) if any(apart.values()) else 0.0 for n, x in forms[0].items()}
+    norms, form_norms = _norms(stored[0]), _norms(forms[0])
+    size, form_size = (math.hypot(*found.values()) or 1.0 for found in (norms, form_norms))
     distances = {
-        "as they are": math.hypot(*(float((x - stored[1][n]).norm()) for n, x in stored[0].items())) / size,
-        "between normal forms": math.hypot(*left.values()) / of_forms,
+        "as they are": math.hypot(*apart.values()) / size,
+        "between normal forms": math.hypot(*left.values()) / form_size,
     }
+    # Of a tensor that nothing turned, the same is left in normal form as is stored.
     explained = all(
-        torch.equal(x, stored[1][n])
-        or left[n] * EXPLAINS / (norms[n] or 1.0) <= float((x - stored[1][n]).norm() / x.norm())
-        for n, x in stored[0].items()
-        if n in left
+        not apart[n] or left[n] * EXPLAINS * norms[n] <= apart[n] * form_norms[n] for n in apart if n in left
     )
-    dtypes = tuple(max((t[n].dtype for n in form.whole.parameters), key=lambda d: torch.finfo(d).eps) for t in (a, b))
     move = Move(
         "their normal forms are equal",
-        *distances.values(),
+        stored=distances["as they are"],
+        left=distances["between normal forms"],
         off=distances["between normal forms"],
-        dtypes=dtypes,
+        dtypes=(_dtype(form, a), _dtype(form, b)),
         equal=explained or narrow,
         close=all(x <= allowed[n] for n, x in left.items()),
     )
     unlike = tuple(sorted(_unlike(form, a, b)))
-    verdict = verdict_on([move], [f"other tensors differ: {', '.join(unlike)}"] * bool(unlike))
+    verdict = verdict_on([move], other_tensors(unlike))
     close = tuple(node for node, gap in form.gaps(forms[0]).items() if float(gap) < eps**_GRID)
     unread = differing({n: a[n] for n in form.unused if n in a}, {n: b[n] for n in form.unused if n in b})
-    tolerance = math.hypot(*allowed.values()) / of_forms
+    tolerance = math.hypot(*allowed.values()) / form_size
     same = verdict.level == Level.SAME
     return FibreComparison(same, verdict.words, distances, tolerance, unlike, close, unread, move)
 
@@ -217,8 +221,13 @@ def _single(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) 
     return [{n: x.detach().squeeze(0) for n, x in batch.items()} for batch in batches]
 
 
+def _dtype(form: NormalForm, network: Mapping[str, Tensor]) -> torch.dtype:
+    """The least precise dtype of a network."""
+    return max((network[n].dtype for n in form.whole.parameters), key=lambda dtype: torch.finfo(dtype).eps)
+
+
 def _precision(form: NormalForm, *networks: Mapping[str, Tensor]) -> float:
-    return max(torch.finfo(t[n].dtype).eps for t in networks for n in form.whole.parameters)
+    return max(torch.finfo(_dtype(form, network)).eps for network in networks)
 
 
 def _unlike(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:

@@ -9,12 +9,10 @@ from typing import Unpack
 
 import torch
 
-from nfn_monomial import compare
 from nfn_monomial.alignment import Kinship, kinship
 from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.fibre import compare_fibres
 from nfn_monomial.tools.report import Table
 from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.store import Store
@@ -23,6 +21,7 @@ from .families import family_of, placed_by_class
 from .figures import draw_comparison
 from .findings import Finding, naming_files
 from .networks import Naming, Network, PathLike, paths_of, read_networks, read_several
+from .pairs import pair_of
 
 __all__ = ["compare_checkpoints"]
 
@@ -69,15 +68,14 @@ def compare_checkpoints(
 
 
 def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Finding:
-    # What a checkpoint lacks is the module's own, so it is one that has read none.
-    module, inputs = (a.definition.template(), a.definition.inputs) if a.runs and b.runs else (None, None)
-    found = compare(a.space, a.state, b.state, module=module, inputs=inputs, seed=seed)
+    pair = pair_of(a, b, seed)
+    found, forms = pair.weights, pair.forms
     unread = differing(a.unread, b.unread)
-    lines = [f"{a.label} and {b.label}: {found.verdict}."]
-    if found.max_output_difference is not None and found.relative_output_difference is not None:
+    lines = [f"{a.label} and {b.label}: {pair.verdict.words}."]
+    if found.outputs is not None:
         lines.append(
-            f"Largest difference of outputs: {found.max_output_difference:.2g}, which is "
-            f"{found.relative_output_difference:.2g} of the largest output."
+            f"Largest difference of outputs: {found.outputs.largest:.2g}, which is {found.outputs.relative:.2g} of the "
+            "largest output."
         )
     elif not a.runs:
         lines.append(f"Outputs were not compared: {a.why_not}.")
@@ -87,29 +85,21 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
         lines.append(f"What no symmetry moves differs, too: {', '.join(found.unmoved[:6])}.")
     if unread:
         lines.append(f"Left out, as the network does not read it: {', '.join(unread[:6])}.")
-    form = None if found.same_function or found.unmoved else a.form
-    wider = None if form is None else compare_fibres(form, dict(a), dict(b), seed=seed)
     norms = {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in a.items()}
-    if wider is not None:
-        # Within rounding of a narrow dtype weights may be alike whose outputs are not.
-        eps = max(torch.finfo(t.dtype).eps for network in (a, b) for t in network.values())
-        differ = found.relative_output_difference is not None and found.relative_output_difference > math.sqrt(eps)
-        wider = dataclasses.replace(wider, same_function=wider.same_function and not differ)
-        if wider.same_function:
-            lines[0] = f"{a.label} and {b.label}: the same function: their normal forms are equal."
+    if forms is not None:
         moved = math.hypot(*(layer.aligned_l2 for layer in found.layers.values())) / (math.hypot(*norms.values()) or 1)
-        before, after = wider.distances.items()
+        before, after = forms.distances.items()
         steps = dict([before, ("but for permutations, signs and scales", moved), after])
-        wider = dataclasses.replace(wider, distances=steps)
+        forms = dataclasses.replace(forms, distances=steps)
         lines.append("Distances, relative to the first: " + ", ".join(f"{x:.2g} {k}" for k, x in steps.items()) + ".")
     elif not found.same_function:
         lines += a.why_no_form()
     kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
     wherever = None
-    if apart and module is not None:
-        wherever = p_value_of_partners(a.space, module, inputs, [a.state, b.state, *(other.state for other in apart)])
-    same = found.same_function or (wider is not None and wider.same_function)
-    if not same or kin.p_value <= _SURPRISING:
+    if apart and found.outputs is not None:
+        module, states = a.definition.template(), [network.state for network in (a, b, *apart)]
+        wherever = p_value_of_partners(a.space, module, a.definition.inputs, states)
+    if not found.same_function or kin.p_value <= _SURPRISING:
         lines += [_said(kin), *(placed_by_class([a, b], seed) if kin.p_value <= _SURPRISING else ())]
         if wherever is not None:
             lines.append(
@@ -123,8 +113,7 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
         "a": str(a.checkpoint.path),
         "b": str(b.checkpoint.path),
         **found.to_json(),
-        "same_function": same,
-        "normal_forms": None if wider is None else dataclasses.asdict(wider),
+        "normal_forms": None if forms is None else forms.to_json(),
         "kinship": dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}},
         "partners_p_value": wherever,
         "other_differences": sorted((*found.unmoved, *unread)),

@@ -10,10 +10,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nfn_monomial import align, balance, compare
+from nfn_monomial import align, balance
 from nfn_monomial.alignment import kinship, kinships
 from nfn_monomial.alignment.rounding import differing
-from nfn_monomial.fibre import align_fibres, compare_fibres
+from nfn_monomial.alignment.verdict import Level, Verdict
+from nfn_monomial.fibre import align_fibres
 from nfn_monomial.space import packing
 from nfn_monomial.tools.report import Table
 from nfn_monomial.tools.results import Progress, silent
@@ -22,13 +23,15 @@ from nfn_monomial.tools.store import Store
 from .figures import draw_family
 from .findings import Finding
 from .networks import Network
+from .pairs import pair_of
 
 __all__ = ["family_of", "placed_by_class"]
 
-KEPT = "distances-1"  # the number is raised when distances are computed in another way
+KEPT = "distances-2"  # the number is raised when distances are computed in another way
 _SURPRISING = 0.05  # corrected p-values of pairs that are told
 _PLACED = 1e-3  # p-values of a network and one with new weights that are told
-_NEAR = 0.1  # distances from which on two are not the same function
+_NEAR = 0.1  # distances from which on two are not asked whether they are the same function
+_FAR = Verdict(Level.UNKNOWN, "")
 
 
 def family_of(
@@ -57,7 +60,7 @@ def family_of(
     weights = list(dict.fromkeys(space.pieces[name].parameter for name in names)) or list(space.parameters)
     form, labels = networks[0].form, [network.label for network in networks]
     prints = [network.fingerprint() for network in networks]
-    first = _firsts(networks, prints, seed)
+    first, equal = _firsts(networks, prints, seed)
     kept = sorted(set(first))
     balanced: dict[int, Mapping[str, Tensor]] = {}
     for i in kept if form is None else ():
@@ -66,7 +69,7 @@ def family_of(
         found, _ = balance({name: t.double()[None, None] for name, t in tensors.items()}, space)
         balanced[i] = {name: t[0, 0] for name, t in found.items()}
     count = len(networks)
-    distances, equal = np.zeros((count, count)), np.eye(count, dtype=bool)
+    distances, verdicts = np.zeros((count, count)), dict[tuple[int, int], Verdict]()
     for n, i in enumerate(kept):
         row, _ = (store.get(f"{KEPT}-{i}") if store else None) or ([], {})
         for m, j in enumerate(kept[:n]):
@@ -78,25 +81,30 @@ def family_of(
                     near = align_fibres(form, dict(one), dict(other), seed=seed)
                     pair = {**one, **near[0]}, {**other, **near[1]}  # with what stays as it is
                 distance = max(_distance(*pair, weights), _unmoved_distance(one, other))
-                same = form is not None and distance < _NEAR and not differing(one.unmoved, other.unmoved)
-                if same and form is not None:
-                    same = compare_fibres(form, dict(one), dict(other), seed=seed).same_function
-                row.append([distance, same])
+                verdict = pair_of(one, other, seed, thorough=False).verdict if distance < _NEAR else _FAR
+                row.append([distance, *verdict])
                 if store is not None:
                     store.put(f"{KEPT}-{i}", row, {})
             distances[i, j] = distances[j, i] = row[m][0]
-            equal[i, j] = equal[j, i] = row[m][1]
+            verdicts[j, i] = Verdict(Level(row[m][1]), row[m][2])
             progress(n * (n - 1) // 2 + m + 1, len(kept) * (len(kept) - 1) // 2)
-    distances, equal = (found[np.ix_(first, first)] for found in (distances, equal))
-    alike = [sorted((labels[j], labels[i])) for i, j in zip(*np.tril_indices(count, -1), strict=True) if equal[i, j]]
+    distances = distances[np.ix_(first, first)]
+
+    def verdict_of(i: int, j: int) -> Verdict:
+        if first[i] == first[j]:
+            return equal.get(j) or equal[i]
+        return verdicts[min(first[i], first[j]), max(first[i], first[j])]
+
+    said = {(labels[i], labels[j]): verdict_of(i, j) for j in range(count) for i in range(j)}
+    alike = {level: sorted(sorted(pair) for pair, verdict in said.items() if verdict.level == level) for level in Level}
     related = _related(labels, kinships(space, networks, seed=seed, given=networks[0].definition.given).numpy())
     merges = linkage(squareform(distances), "average").tolist()
     links = _links(labels, distances)
     lines = [f"{count} networks; the nearest relatives first:"]
     for link in links:
-        told = ", the same function" + ": their normal forms are equal" * (form is not None)
-        said = told * (sorted((link["a"], link["b"])) in alike)
-        lines.append(f"  {link['a']} - {link['b']}: {link['distance']:.3g}{said}")
+        verdict = said.get((link["a"], link["b"])) or said[link["b"], link["a"]]
+        words = f", {verdict.words}" if verdict.level < Level.UNKNOWN else ""
+        lines.append(f"  {link['a']} - {link['b']}: {link['distance']:.3g}{words}")
     lines += [
         f"Too alike, place by place, to have been trained apart: {', '.join(family)}." for family in related["families"]
     ]
@@ -117,7 +125,8 @@ def family_of(
             for network, fingerprint in zip(networks, prints, strict=True)
         },
         "distances": distances.tolist(),
-        "same_function": alike,
+        "same_function": alike[Level.SAME],
+        "within_rounding": alike[Level.ROUNDING],
         "kinship": related,
         "links": links,
         "tree": clusters[-1],
@@ -163,23 +172,22 @@ def placed_by_class(relatives: Sequence[Network], seed: int) -> list[str]:
     return []
 
 
-def _firsts(networks: Sequence[Network], prints: Sequence[str], seed: int) -> list[int]:
-    """Of each network the number of the first one that has its fingerprint and is the same function."""
+def _firsts(networks: Sequence[Network], prints: Sequence[str], seed: int) -> tuple[list[int], dict[int, Verdict]]:
+    """Of each network the number of the first one with its fingerprint that is the same function, and the verdicts."""
     known: dict[str, list[int]] = {}
-    firsts = []
+    firsts, verdicts = [], {}
     for i, (network, fingerprint) in enumerate(zip(networks, prints, strict=True)):
         alike = known.setdefault(fingerprint, [])
-        same = next((k for k in alike if _same(networks[k], network, seed)), i)
-        alike += [i] * (same == i)
-        firsts.append(same)
-    return firsts
-
-
-def _same(a: Network, b: Network, seed: int) -> bool:
-    """Whether two networks with one fingerprint are the same function, which other ones hardly are."""
-    if a.form is None:
-        return compare(a.space, a.state, b.state, seed=seed).same_function
-    return compare_fibres(a.form, dict(a), dict(b), seed=seed).same_function and not differing(a.unmoved, b.unmoved)
+        for k in alike:
+            verdict = pair_of(networks[k], network, seed, thorough=False).verdict
+            if verdict.level == Level.SAME:
+                verdicts[i] = verdict
+                firsts.append(k)
+                break
+        else:
+            alike.append(i)
+            firsts.append(i)
+    return firsts, verdicts
 
 
 def _related(labels: Sequence[str], p: Any) -> dict[str, Any]:

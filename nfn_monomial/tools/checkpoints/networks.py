@@ -143,7 +143,11 @@ class Network(Mapping[str, Tensor]):
     @property
     def unread(self) -> dict[str, Tensor]:
         """Key in the module -> what the function does not read, as auxiliary heads; without counters of batches."""
-        keys = sorted(key for key in self.others if key not in self.definition.read and not is_counter(key, self.definition.shapes))
+        keys = sorted(
+            key
+            for key in self.others
+            if key not in self.definition.read and not is_counter(key, self.definition.shapes)
+        )
         return {key: self.checkpoint[self.others[key]] for key in keys}
 
     @property

@@ -49,7 +49,7 @@ def test_matrices_between_values_and_outputs_are_seen_through(tmp_path: Path) ->
     found = compare_checkpoints(a, b, net=definition)
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert (said["same_function"], said["normal_forms"]["same_function"]) == (True, True)
-    assert "the same function: their normal forms are equal." in found.summary
+    assert "the same function: their normal forms are equal, and the outputs agree." in found.summary
     other["v.weight"][0, 0] += 1e-2
     near = compare_checkpoints(a, saved(tmp_path / "c.safetensors", other), net=definition)
     assert not near.to_json()["same_function"]
@@ -126,7 +126,8 @@ def test_canonical_forms_are_the_same_function_with_the_same_fingerprint(residua
     assert said[1]["norm"]["after"] < said[1]["norm"]["before"]
     paths = [form.write(tmp_path / f"out{i}")[0] for i, form in enumerate(forms)]
     found = compare_checkpoints(*paths, net=residual).to_json()
-    assert found["same_function"]
+    # They have been computed: what nothing multiplies is equal within rounding, not bit by bit.
+    assert found["verdict"].startswith("within the rounding of float64")
     assert found["explained"]["scale"] < 1e-9
 
 

@@ -1,0 +1,60 @@
+"""Two checkpoints judged: what their weights, all that lies outside of these, and their outputs say."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import torch
+
+from nfn_monomial.alignment import Comparison
+from nfn_monomial.alignment.comparison import compared
+from nfn_monomial.alignment.outputs import output_difference
+from nfn_monomial.alignment.verdict import Level, Verdict, other_tensors, verdict_on
+from nfn_monomial.fibre import FibreComparison, compare_fibres
+
+from .networks import Network
+
+__all__ = ["Pair", "pair_of"]
+
+
+class Pair(NamedTuple):
+    """Two networks compared.
+
+    Attributes:
+        verdict: on the two.
+        weights: compared by permutations, signs and scales.
+        forms: normal forms compared, where more than that is known and weights alone do not say all.
+    """
+
+    verdict: Verdict
+    weights: Comparison
+    forms: FibreComparison | None
+
+
+def pair_of(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> Pair:
+    """Two networks compared.
+
+    Args:
+        a: the first network.
+        b: the second one, of the same architecture and widths.
+        seed: of the alignment.
+        thorough: whether to look for the nearest element also if the networks are not equal, and to run those whose
+            weights are not explained, too, on which the verdict is "not known" else.
+    """
+    weights = compared(a.space, a.state, b.state, seed=seed, search=thorough, counters=True)
+    forms = None
+    if weights.move.level > Level.SAME and not weights.unmoved and a.form is not None:
+        forms = compare_fibres(a.form, dict(a), dict(b), seed=seed)
+    moves = [weights.move] if forms is None else [weights.move, forms.move]
+    differing = other_tensors(tuple(sorted({*weights.unmoved, *(forms.unlike if forms else ())})))
+    outputs = None
+    if a.runs and b.runs and (thorough or min(move.level for move in moves) < Level.UNKNOWN):
+        # What a checkpoint lacks is the module's own, so it is one that has read none.
+        module, inputs = a.definition.template(), a.definition.inputs
+        with torch.no_grad():
+            outputs = output_difference(a.space, weights.group_element, module, inputs, (a.state, b.state)).outputs
+    verdict = verdict_on(moves, differing, outputs)
+    same = verdict.level == Level.SAME
+    weights = dataclasses.replace(weights, same_function=same, verdict=verdict.words, outputs=outputs)
+    return Pair(verdict, weights, forms)
