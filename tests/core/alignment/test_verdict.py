@@ -115,9 +115,9 @@ def test_steps_of_training_are_not_explained_by_any_move(block, dtype):
     one = to(before, dtype)
     for other in (to(state, dtype) for state in others):
         assert any(not torch.equal(one[n], other[n]) for n in one)
-        found = [compare(space, one, other), compare(space, one, other, module=module, inputs=tokens)]
-        assert not any("the same function" in x.verdict for x in (*found, compare_fibres(form, one, other)))
-        assert not any(x.same_function for x in (*found, compare_fibres(form, one, other)))
+        for found in compare(space, one, other, module=module, inputs=tokens), compare_fibres(form, one, other):
+            assert not found.same_function
+            assert "the same function" not in found.verdict
 
 
 @pytest.mark.parametrize("name", ["up.bias", "q.weight", "tokens.weight", "norm.weight"])
