@@ -21,7 +21,7 @@ from .families import family_of, placed_by_class
 from .figures import draw_comparison
 from .findings import Finding, naming_files
 from .networks import Naming, Network, PathLike, paths_of, read_networks, read_several
-from .pairs import pair_of
+from .judging import judged
 
 __all__ = ["compare_checkpoints"]
 
@@ -68,7 +68,7 @@ def compare_checkpoints(
 
 
 def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Finding:
-    pair = pair_of(a, b, seed)
+    pair = judged(a, b, seed)
     found, forms = pair.weights, pair.forms
     unread = differing(a.unread, b.unread)
     lines = [f"{a.label} and {b.label}: {pair.verdict.words}."]

@@ -23,7 +23,7 @@ from nfn_monomial.tools.store import Store
 from .figures import draw_family
 from .findings import Finding
 from .networks import Network
-from .pairs import pair_of
+from .judging import judged
 
 __all__ = ["family_of", "placed_by_class"]
 
@@ -81,7 +81,7 @@ def family_of(
                     near = align_fibres(form, dict(one), dict(other), seed=seed)
                     pair = {**one, **near[0]}, {**other, **near[1]}  # with what stays as it is
                 distance = max(_distance(*pair, weights), _unmoved_distance(one, other))
-                verdict = pair_of(one, other, seed, thorough=False).verdict if distance < _NEAR else _FAR
+                verdict = judged(one, other, seed, thorough=False).verdict if distance < _NEAR else _FAR
                 row.append([distance, *verdict])
                 if store is not None:
                     store.put(f"{KEPT}-{i}", row, {})
@@ -179,7 +179,7 @@ def _firsts(networks: Sequence[Network], prints: Sequence[str], seed: int) -> tu
     for i, (network, fingerprint) in enumerate(zip(networks, prints, strict=True)):
         alike = known.setdefault(fingerprint, [])
         for k in alike:
-            verdict = pair_of(networks[k], network, seed, thorough=False).verdict
+            verdict = judged(networks[k], network, seed, thorough=False).verdict
             if verdict.level == Level.SAME:
                 verdicts[i] = verdict
                 firsts.append(k)

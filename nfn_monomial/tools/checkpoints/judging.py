@@ -15,10 +15,10 @@ from nfn_monomial.fibre import FibreComparison, compare_fibres
 
 from .networks import Network
 
-__all__ = ["Pair", "pair_of"]
+__all__ = ["Judged", "judged"]
 
 
-class Pair(NamedTuple):
+class Judged(NamedTuple):
     """Two networks compared.
 
     Attributes:
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
     forms: FibreComparison | None
 
 
-def pair_of(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> Pair:
+def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> Judged:
     """Two networks compared.
 
     Args:
@@ -57,4 +57,4 @@ def pair_of(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> 
     verdict = verdict_on(moves, differing, outputs)
     same = verdict.level == Level.SAME
     weights = dataclasses.replace(weights, same_function=same, verdict=verdict.words, outputs=outputs)
-    return Pair(verdict, weights, forms)
+    return Judged(verdict, weights, forms)
