@@ -11,8 +11,9 @@ import copy
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from nfn_monomial.fibre import NormalForm, normal_form
 from nfn_monomial.space.certificate import answers
 
 from .files import listed
-from .imports import SHOWN, DefinitionError, called, importing, named
-from .matching import prefix_of, way_out_of
-from .packages import PACKAGES, built, renaming_of
+from .imports import SHOWN, DefinitionError, called, importing, named, own_code
+from .loading import Loaded, copies_by_key, is_extra, load_into, load_state, tensors_of
+from .matching import is_of_older_release, placed, way_out_of
+from .packages import PACKAGES, built, configuration_of, ignored_by, renaming_of
 from .tensor_files import require_numbers
 
 __all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_value", "read_definition"]
@@ -54,6 +56,10 @@ class Definition:
         tied: key -> the name under which the space has the same tensor.
         chain: whether it was read off the weights of a chain of layers, so that others may have other keys.
         renamed: from keys in files to its own, where a package saves others.
+        saved: keys of its state dict, where its own methods or hooks make that and read it; None where `torch` copies
+            its tensors by their keys, which are its own.
+        ignored: patterns of keys that its class has no use for, as buffers of older releases.
+        settings: what it was built with, where that is known, name -> in words.
     """
 
     name: str
@@ -65,6 +71,10 @@ class Definition:
     tied: Mapping[str, str]
     chain: bool = False
     renamed: Callable[[str], str] = str
+    saved: frozenset[str] | None = None
+    ignored: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    _with: dict[str, Definition] = field(default_factory=dict, compare=False, repr=False)
 
     @functools.cached_property
     def read(self) -> frozenset[str]:
@@ -112,33 +122,109 @@ class Definition:
         except ValueError as error:
             return str(error)
 
-    def module(self) -> nn.Module:
-        """A module of its own, with random weights."""
-        module = self.template()
+    def module(self, seed: int | None = 0) -> nn.Module:
+        """A module of its own, with random weights, and all else that is drawn, from a seed."""
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            module = self.template()
         # what hooks make, as pruning and weight norm do, is made anew, and cannot be copied where it has a history
         made = [t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor) and not t.is_leaf]
         return copy.deepcopy(module, {id(t): t.detach().clone() for t in made})
 
     def places(self, keys: Iterable[str]) -> dict[str, str]:
-        """Its own keys -> those of a checkpoint, which may be called otherwise and have a prefix, see `prefix_of`.
+        """Its own keys -> those of a checkpoint, which may be called otherwise, see `placed`.
 
         Raises:
-            ValueError: if there are several such prefixes.
+            ValueError: if keys of several networks fit.
         """
         named = {self.renamed(key): key for key in keys}
-        prefix = "" if self.chain else prefix_of(named, self.shapes, self._required)
-        return {key.removeprefix(prefix): full for key, full in named.items() if key.startswith(prefix)}
+        if self.chain:
+            return named
+        removed = {key.removesuffix(own) for own, key in named.items() if own in self.shapes and own != key}
+        fronts = tuple(front for front in removed if front.endswith("."))  # of a part, which is all that is wanted
+        if fronts:
+            named = {own: key for own, key in named.items() if own in self.shapes or key.startswith(fronts)}
+        names, required = (self.shapes, self._required) if self.saved is None else (self.saved, self.saved)
+        return {own: named[key] for key, own in placed(named, names, required).items()}
+
+    def loaded(
+        self, state: Mapping[str, Tensor], objects: Mapping[str, Any], versions: Mapping[str, Any]
+    ) -> tuple[Definition, Loaded]:
+        """What its own methods make of a state dict, and itself as it is then: with other settings it is another one.
+
+        Args:
+            state: key, as `places` has it -> tensor.
+            objects: the same of what is no tensor.
+            versions: that torch keeps beside a state dict.
+
+        Raises:
+            DefinitionError: naming what is missing or unexpected; for what its own code raises.
+        """
+        with own_code(f"{self.name}.load_state_dict fails"):
+            found = load_into(self.module(), self.module(), state, objects, versions)
+        own = tensors_of(found.module)
+        there = {id(t) for key, t in own.items() if key not in found.missing}
+        faults = {
+            "missing are": [
+                key
+                for key in found.missing
+                if (is_extra(key) or key in self.space.parameters) and not (key in own and id(own[key]) in there)
+            ],
+            "unexpected": [key for key in found.unexpected if not self.ignores(key, state[key])],
+        }
+        self._require_none(faults)
+        if not found.changed:
+            return self, found
+        text = repr(sorted(found.settings.items()))
+        if text not in self._with:
+            self._with[text] = self._as_loaded(found, state, objects, versions)
+        return self._with[text], found
+
+    def _as_loaded(
+        self, found: Loaded, state: Mapping[str, Tensor], objects: Mapping[str, Any], versions: Mapping[str, Any]
+    ) -> Definition:
+        """The definition of what a module is once it has loaded a state dict that is not of its tensors alone."""
+
+        def template() -> nn.Module:
+            module = self.module(seed=None)
+            fresh = {key: t.detach().clone() for key, t in tensors_of(module).items()}
+            load_state(module, state, objects, versions)
+            with torch.no_grad():
+                for key, t in tensors_of(module).items():
+                    t.copy_(fresh[key])
+            return module
+
+        try:
+            space = WeightSpace.from_module(found.module, self.inputs)
+        except (ValueError, TypeError) as error:
+            raise DefinitionError(f"{self.name}, once it has loaded the file: {error}") from error
+        same = _definition(self.name, space, tensors_of(found.module), template, self.inputs, self.renamed)
+        return replace(same, saved=self.saved, ignored=self.ignored, settings=self.settings)
+
+    def ignores(self, key: str, t: Tensor) -> bool:
+        """Whether its class has no use for a tensor of a file: by what it says, or as older releases saved such."""
+        return any(re.search(pattern, key) for pattern in self.ignored) or is_of_older_release(key, t)
+
+    def _require_none(self, faults: Mapping[str, list[str]], note: str = "") -> None:
+        if any(faults.values()):
+            said = "; ".join(f"{what} {listed(names, SHOWN)}" for what, names in faults.items() if names)
+            said += note or way_out_of(faults["unexpected"], faults["missing are"])
+            raise DefinitionError(f"the weights are of another architecture than {self.name}: {said}")
 
     @property
     def _required(self) -> frozenset[str]:
         """Keys that its checkpoints have: of tied tensors another one will do, and buffers may be missing."""
         return frozenset(self.space.parameters).difference(self.tied.values())
 
-    def keys(self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False) -> dict[str, list[str]]:
+    def keys(
+        self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False, state: Mapping[str, Tensor] | None = None
+    ) -> dict[str, list[str]]:
         """Parameter of the space -> keys of a state dict with these shapes that have it.
 
         Of tied tensors one key is enough, as safetensors files have it. Buffers and parameters that are not in the
         space are not asked for. With ``widths`` other numbers of neurons will do, where they agree with one another.
+        Of a ``state`` with these shapes what the class `ignores` may be there.
 
         Raises:
             DefinitionError: naming the keys, if they are those of another architecture.
@@ -151,7 +237,13 @@ class Definition:
         others = [key for key, shape in shapes.items() if self.shapes.get(key, shape) != shape]
         faults = {
             "missing are": [name for name in self.space.parameters if name not in given],
-            "unexpected": [key for name, keys in given.items() if name not in expected for key in keys],
+            "unexpected": [
+                key
+                for name, keys in given.items()
+                if name not in expected
+                for key in keys
+                if state is None or not self.ignores(key, state[key])
+            ],
             "of other shape:": [f"{key} is {shapes[key]}, not {self.shapes[key]}" for key in others],
         }
         note = ""
@@ -161,10 +253,7 @@ class Definition:
                 faults["of other shape:"] = []
             except ValueError as error:
                 note = f" (and not of another width: {error})"
-        if any(faults.values()):
-            said = "; ".join(f"{what} {listed(names, SHOWN)}" for what, names in faults.items() if names)
-            said += note or way_out_of(faults["unexpected"])
-            raise DefinitionError(f"the weights are of another architecture than {self.name}: {said}")
+        self._require_none(faults, note)
         return {name: given[name] for name in self.space.parameters}
 
 
@@ -263,19 +352,15 @@ def define(
     inputs, prepared = _positions(module, inputs)
     build = template or (lambda: module)
     module = prepared(module)
-    state = module.state_dict(keep_vars=True)
-    if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
-        raise DefinitionError(
-            f"{label or name}: of its state dict {listed(others, SHOWN)} is no tensor, so nobody sees what its "
-            "function takes from it; give a module without get_extra_state"
-        )
+    with own_code(f"{label or name}.state_dict fails"):
+        saved = None if copies_by_key(module) else frozenset(module.state_dict())
     try:
         space = WeightSpace.from_module(module, inputs)
     except (ValueError, TypeError) as error:
         raise DefinitionError(f"{label or name}: {error}") from error
-    return _definition(
-        name, space, state, build if template is None else lambda: prepared(build()), inputs, renaming_of(module)
-    )
+    own = build if template is None else lambda: prepared(build())
+    found = _definition(name, space, tensors_of(module), own, inputs, renaming_of(module))
+    return replace(found, saved=saved, ignored=ignored_by(module), settings=configuration_of(module))
 
 
 def _of_program(path: Path) -> Definition:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
@@ -30,6 +31,20 @@ _WAYS_OUT = {
     r"\bexperts\.\d+\.": "of experts one by one, which from_pretrained of transformers joins",
     r"(qweight|qzeros|weight_packed|weight_scale(_inv)?|absmax|quant_map|SCB|_packed_params)$": "of quantised weights, "
     "which nothing here unpacks; model.dequantize() of transformers does",
+}
+_LACKING = {
+    r"\bpooler\.": "of a pooler, which the file does not have: name the network without it, by --net module.py:NAME of "
+    "a function that returns it, as BertModel(config, add_pooling_layer=False)",
+    r"\b(lm_head|embed_out|output_projection)\.": "of a head, which the file does not have: if it is tied to the "
+    "embedding, say so, as --net-args tie_word_embeddings=true for hf:FOLDER; if not, the file is one without a head",
+    r"\b_extra_state$": "what get_extra_state of its class gave, which the file does not have: save all of it",
+}
+_WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+_RENAMED = {
+    r"parametrizations\.(\w+)\.original0$": r"\1_g",
+    r"parametrizations\.(\w+)\.original1$": r"\1_v",
+    r"(?<![^.])(\w+)_g$": r"parametrizations.\1.original0",
+    r"(?<![^.])(\w+)_v$": r"parametrizations.\1.original1",
 }
 
 
@@ -223,13 +238,81 @@ def prefix_of(keys: Collection[str], names: Collection[str], required: Collectio
     return "" if "" in fits else fits[0]
 
 
-def way_out_of(keys: Iterable[str]) -> str:
+def placed(keys: Collection[str], names: Collection[str], required: Collection[str]) -> dict[str, str]:
+    """Keys of a state dict -> what a network calls them: without what is in front, and with or without wrappers.
+
+    Left out is what is of something else. Where the keys fit as they are, behind a prefix (`prefix_of`), nothing else
+    is done. Otherwise the names of wrappers, of compiled and distributed modules, are taken out wherever they stand, in
+    the keys and in the network's own names.
+
+    Args:
+        keys: of a state dict.
+        names: of the network's tensors.
+        required: those of them that have to be there.
+
+    Raises:
+        ValueError: if there are several prefixes.
+    """
+    prefix = prefix_of(keys, names, required)
+    found = {key: _renamed(key.removeprefix(prefix), names) for key in keys if key.startswith(prefix)}
+    bare, own = ({_unwrapped(key): key for key in group} for group in (keys, names))
+    clear = len(bare) == len(keys) and len(own) == len(names)
+    if set(required) <= set(found.values()) or not clear or (bare.keys() == set(keys) and own.keys() == set(names)):
+        return found
+    prefix = prefix_of(bare, own, {_unwrapped(name) for name in required})
+    wrapped = {_unwrapped(start): start for name in names for start in _starts(name)}
+
+    def native(key: str) -> str:
+        start = next((start for start in reversed(_starts(key)) if start in wrapped), "")
+        parts = wrapped.get(start, start), key[len(start) :].lstrip(".")
+        return ".".join(part for part in parts if part)
+
+    within = {full: native(key.removeprefix(prefix)) for key, full in bare.items() if key.startswith(prefix)}
+    other = {full: _renamed(key, names) for full, key in within.items()}
+    return max(found, other, key=lambda way: len(set(way.values()).intersection(names)))
+
+
+def _unwrapped(key: str) -> str:
+    return ".".join(part for part in key.split(".") if part not in _WRAPPERS)
+
+
+def _starts(key: str) -> list[str]:
+    """Nothing, the first part of a dotted name, the first two, and so on to all of it."""
+    return ["", *itertools.accumulate(key.split("."), "{}.{}".format)]
+
+
+def _renamed(key: str, names: Collection[str]) -> str:
+    """A key of weight norm as the network has it, which may be of another release of torch; others as they are."""
+    if key in names:
+        return key
+    named = (re.sub(pattern, other, key) for pattern, other in _RENAMED.items() if re.search(pattern, key))
+    return next((name for name in named if name in names), key)
+
+
+def is_of_older_release(key: str, t: Tensor) -> bool:
+    """Whether a tensor is one that older releases of transformers saved along, and all networks of a size have.
+
+    These are the numbers of places, the mask of what comes later, and what masked scores were.
+    """
+    name = key.rpartition(".")[2]
+    if name == "position_ids":
+        return t.ndim == 2 and bool((t == torch.arange(t.shape[1])).all())
+    if re.search(r"\b\w*attn\w*\.bias$|\battention\.bias$", key) and t.ndim == 4 and t.shape[:2] == (1, 1):
+        return torch.equal(t[0, 0].bool(), torch.ones(t.shape[2:], dtype=torch.bool).tril())
+    return name == "masked_bias" and t.numel() == 1 and float(t) <= -1e4
+
+
+def way_out_of(keys: Iterable[str], missing: Iterable[str] = ()) -> str:
     """What to do about keys that other keys were made of, in words; nothing, if they are not known."""
     every = list(keys)
     for pattern, words in _WAYS_OUT.items():
         for key in every:
             if re.search(pattern, key):
                 return f". {key} is {words}: save the state dict behind that, or name the network as it was in front"
+    for pattern, words in _LACKING.items():
+        for key in missing:
+            if re.search(pattern, key):
+                return f". {key} is {words}"
     return ""
 
 

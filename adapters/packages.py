@@ -24,10 +24,18 @@ from nfn_monomial.errors import MonomialError
 from .files import damaged, open_regular, shown
 from .imports import DefinitionError
 
-__all__ = ["PACKAGES", "built", "renaming_of"]
+__all__ = ["CONFIG", "PACKAGES", "built", "configuration_of", "ignored_by", "renaming_of", "significant"]
 
 BATCH, TOKENS = 2, 16  # of example inputs
+CONFIG = "config.json"
 CONFIG_BYTES = 2**25
+_NO_MATTER = re.compile(
+    r"(_?name_or_path|_commit_hash|(transformers|unsloth|adapters?)_version|(torch_)?dtype|architectures|use_cache|"
+    r"_?(attn|experts)_implementation\w*|return_dict\w*|output_(hidden_states|attentions|scores|router_logits)|torchscript|"
+    r"initiali[sz]er_(range|factor|std)|init_std|\w*dropout\w*|drop_(path|connect)?_?rate|\w*_p?drop|tokenizer_class|problem_type|"
+    r"id2label|label2id|task_specific_params|finetuning_task|gradient_checkpointing\w*|(min|max)_length|do_sample|num_beams)"
+)
+"""Entries of configurations that are no part of what a network computes in eval mode."""
 
 Inputs = Callable[[Sequence[int] | None, int], Any]
 """Example inputs of a shape without the batch, or of the network's own, and of a batch."""
@@ -60,7 +68,7 @@ def built(text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Inputs]:
 
 
 def _of_transformers(package: ModuleType, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs]:
-    path = Path(name, "config.json")
+    path = Path(name, CONFIG)
     with damaged(path, "give the folder of a network that transformers saved"), open_regular(path) as file:
         stated = json.loads(file.read(CONFIG_BYTES))
     if not isinstance(stated, dict) or "auto_map" in stated:
@@ -141,3 +149,35 @@ def renaming_of(module: nn.Module) -> Callable[[str], str]:
         )
 
     return renamed
+
+
+def ignored_by(module: nn.Module) -> tuple[str, ...]:
+    """Patterns of keys that a class of transformers has no use for in files, as buffers of older releases."""
+    package = sys.modules.get("transformers")
+    if package is None or not isinstance(module, package.PreTrainedModel):
+        return ()
+    buffers = [name.rpartition(".")[2] for name, _ in module.named_buffers()]
+    older = {"inv_freq": r"rotary_emb\.inv_freq", "position_ids": r"(^|\.)position_ids$"}
+    own = module._keys_to_ignore_on_load_unexpected or ()
+    return (*map(str, own), *(pattern for name, pattern in older.items() if name in buffers))
+
+
+def significant(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """What may matter to the function in a configuration: dotted name -> JSON."""
+    found: dict[str, str] = {}
+    for name, value in configuration.items():
+        if _NO_MATTER.fullmatch(str(name)):
+            continue
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{key}": text for key, text in significant(value).items()}
+        elif value is not None:  # which is as good as not to be there
+            found[str(name)] = json.dumps(value, sort_keys=True, default=str)
+    return found
+
+
+def configuration_of(module: nn.Module) -> dict[str, str]:
+    """What may matter in the configuration of a network of transformers; of others nothing is known."""
+    package = sys.modules.get("transformers")
+    if package is None or not isinstance(module, package.PreTrainedModel):
+        return {}
+    return significant(module.config.to_dict())

@@ -150,6 +150,11 @@ def _unmoved(networks: Sequence[Network]) -> list[dict[str, Tensor]]:
     first, *others = networks
     shapes = [{key: t.shape for key, t in own.items()} for own in found]
     for network, own in zip(others, shapes[1:], strict=True):
+        if network.settings != first.settings:
+            raise FileError(
+                f"{first.label} and {network.label} differ in {'; '.join(first.differences(network)[:6])}, which "
+                "reaches their functions beside the weights: there is no line between these networks"
+            )
         differ = differing(first.unmoved, network.unmoved)
         if odd := [key for key in differ if key not in own or own[key] != shapes[0].get(key)]:
             raise FileError(

@@ -81,6 +81,8 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
         lines.append(f"Outputs were not compared: {a.why_not}.")
     shares = ", ".join(f"{kind} {share:.1%}" for kind, share in found.explained.items())
     lines.append(f"Of the squared distance between the weights explain: {shares}.")
+    if beside := a.differences(b):
+        lines.append(f"What reaches their functions beside the weights differs: {'; '.join(beside[:6])}.")
     if found.unmoved:
         lines.append(f"What no symmetry moves differs, too: {', '.join(found.unmoved[:6])}.")
     if unread:
@@ -92,11 +94,11 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
         steps = dict([before, ("but for permutations, signs and scales", moved), after])
         forms = dataclasses.replace(forms, distances=steps)
         lines.append("Distances, relative to the first: " + ", ".join(f"{x:.2g} {k}" for k, x in steps.items()) + ".")
-    elif not found.same_function:
+    elif not found.same_function and not beside:
         lines += a.why_no_form()
     kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
     wherever = None
-    if apart and found.outputs is not None:
+    if apart and found.outputs is not None and not beside:
         module, states = a.definition.template(), [network.state for network in (a, b, *apart)]
         wherever = p_value_of_partners(a.space, module, a.definition.inputs, states)
     if not found.same_function or kin.p_value <= _SURPRISING:
@@ -117,6 +119,7 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
         "kinship": dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}},
         "partners_p_value": wherever,
         "other_differences": sorted((*found.unmoved, *unread)),
+        "settings": beside,
     }
     cells = [
         (name, f"{layer.raw_l2:.4g}", f"{layer.aligned_l2:.4g}", f"{norms[name]:.4g}")

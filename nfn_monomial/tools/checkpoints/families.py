@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial import align, balance
+from nfn_monomial.adapters.loading import tensors_of
 from nfn_monomial.alignment import kinship, kinships
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.alignment.verdict import Level, Verdict
@@ -115,6 +116,12 @@ def family_of(
     kin = {label for pair in related["pairs"] for label in (pair["a"], pair["b"])}
     lines += placed_by_class([network for network in networks if network.label in kin][:2], seed)
     lines += networks[0].why_no_form()
+    beside = {tuple(networks[0].differences(network)): network.label for network in networks[:0:-1]}
+    lines += [
+        f"Beside the weights {labels[0]} and {label} differ in what reaches their functions: {'; '.join(found[:6])}."
+        for found, label in beside.items()
+        if found
+    ]
     clusters: list[dict[str, Any]] = [{"name": label} for label in labels]
     for a, b, distance, _ in merges:
         clusters.append({"distance": distance, "parts": [clusters[int(a)], clusters[int(b)]]})
@@ -161,7 +168,7 @@ def placed_by_class(relatives: Sequence[Network], seed: int) -> list[str]:
         if network.runs:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(torch.iinfo(torch.int64).max - seed)  # which nobody else takes
-                fresh = network.definition.template().state_dict()
+                fresh = {k: t.detach() for k, t in tensors_of(network.definition.template()).items()}
             given = network.definition.given
             if (p := kinship(network.space, fresh, network, seed=seed, given=given).p_value) <= _PLACED:
                 return [

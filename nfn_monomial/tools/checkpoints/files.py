@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors
@@ -52,10 +53,16 @@ class Checkpoint(Mapping[str, Tensor], ABC):
     Attributes:
         path: of the file; of several, of their index.
         shapes: key -> shape.
+        objects: key -> what the state dict has that is no tensor, as extra states.
+        versions: of the parts of the module that it is of, as torch keeps them.
+        arguments: of the class that it is of, where its trainer has written them down.
     """
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
+    objects: Mapping[str, Any] = MappingProxyType({})
+    versions: Mapping[str, Any] = MappingProxyType({})
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def name(self) -> str:
@@ -175,9 +182,14 @@ class TorchFile(Checkpoint):
     def __init__(self, path: Path, key: str | None = None) -> None:
         self.path, self._given_key, self._identity = path, key, _identity(path)
         self._saved = SavedFile(path)
-        self._state = {
-            str(k): t for k, t in _state_dict(path, self._saved.content, key).items() if isinstance(t, Tensor)
-        }
+        content = self._saved.content
+        state = _state_dict(path, content, key)
+        self._state = {str(k): t for k, t in state.items() if isinstance(t, Tensor)}
+        self.objects = {str(k): value for k, value in state.items() if not isinstance(value, Tensor)}
+        versions = getattr(state, "_metadata", None)
+        self.versions = versions if isinstance(versions, Mapping) else {}
+        arguments = content.get("hyper_parameters") if isinstance(content, Mapping) else None  # of Lightning
+        self.arguments = arguments if isinstance(arguments, Mapping) else {}
         self.shapes = {k: tuple(t.shape) for k, t in self._state.items()}
 
     def stored(self, key: str) -> Tensor:

@@ -120,7 +120,7 @@ def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> fl
     own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
     inputs = pytree.tree_map_only(Tensor, doubled, network.definition.inputs)
     before = steady_answers(module, own | {name: doubled(t) for name, t in network.items()}, inputs)
-    written = {name: t.to(network.checkpoint.stored(network._keys[name][0]).dtype) for name, t in tensors.items()}
+    written = {name: t.to(network.stored_dtype(name)) for name, t in tensors.items()}
     exact, rounded = (
         largest_change(answers(module, own | {name: doubled(t) for name, t in values.items()}, inputs), before)
         for values in (tensors, written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,12 +11,15 @@ import torch
 from nfn_monomial.alignment import Comparison
 from nfn_monomial.alignment.comparison import compared
 from nfn_monomial.alignment.outputs import output_difference
-from nfn_monomial.alignment.verdict import Level, Verdict, other_tensors, verdict_on
+from nfn_monomial.alignment.verdict import Level, Outputs, Verdict, other_tensors, verdict_on
 from nfn_monomial.fibre import FibreComparison, compare_fibres
+from nfn_monomial.space.certificate import largest_change
 
 from .networks import Network
 
 __all__ = ["Judged", "judged"]
+
+ROUNDING = 1e-8  # of outputs in float64
 
 
 class Judged(NamedTuple):
@@ -44,17 +48,37 @@ def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> J
     """
     weights = compared(a.space, a.state, b.state, seed=seed, search=thorough, counters=True)
     forms = None
-    if weights.move.level > Level.SAME and not weights.unmoved and a.form is not None:
+    beside = a.differences(b)
+    if weights.move.level > Level.SAME and not weights.unmoved and not beside and a.form is not None:
         forms = compare_fibres(a.form, dict(a), dict(b), seed=seed)
     moves = [weights.move] if forms is None else [weights.move, forms.move]
     differing = other_tensors(tuple(sorted({*weights.unmoved, *(forms.unlike if forms else ())})))
+    differing += ["what reaches their functions beside the weights differs"] * bool(beside)
     outputs = None
     if a.runs and b.runs and (thorough or min(move.level for move in moves) < Level.UNKNOWN):
-        # What a checkpoint lacks is the module's own, so it is one that has read none.
-        module, inputs = a.definition.template(), a.definition.inputs
-        with torch.no_grad():
-            outputs = output_difference(a.space, weights.group_element, module, inputs, (a.state, b.state)).outputs
+        if beside:
+            outputs = _own_outputs(a, b)
+        else:
+            # What a checkpoint lacks is the module's own, so it is one that has read none.
+            module, inputs = a.definition.template(), a.definition.inputs
+            with torch.no_grad():
+                run = output_difference(a.space, weights.group_element, module, inputs, (a.state, b.state))
+            outputs = run.outputs
     verdict = verdict_on(moves, differing, outputs)
     same = verdict.level == Level.SAME
     weights = dataclasses.replace(weights, same_function=same, verdict=verdict.words, outputs=outputs)
     return Judged(verdict, weights, forms)
+
+
+def _own_outputs(a: Network, b: Network) -> Outputs:
+    """How far the outputs of two networks are apart, each run with all that is its own beside weights."""
+    with torch.no_grad():
+        first, second = (network.outputs(a.definition.inputs) for network in (a, b))
+    largest = relative = math.inf
+    if [t.shape for t in first] == [t.shape for t in second]:
+        changes = [
+            float((x.double() - y.double()).abs().max()) for x, y in zip(first, second, strict=True) if x.numel()
+        ]
+        largest, relative = max(changes, default=0.0), largest_change(second, first)
+    eps = max(torch.finfo(t.dtype).eps for network in (a, b) for t in network.values())
+    return Outputs(largest, relative, ROUNDING, True, eps)

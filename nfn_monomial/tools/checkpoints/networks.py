@@ -9,25 +9,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
+import json
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from nfn_monomial import WeightSpace, fingerprint
-from nfn_monomial.adapters.definitions import BATCH, Definition, DefinitionError, one_value, read_definition
-from nfn_monomial.adapters.files import FileError
-from nfn_monomial.adapters.imports import arguments_of
+from nfn_monomial import fingerprint
+from nfn_monomial.adapters.definitions import BATCH, PROGRAM, Definition, DefinitionError, one_value, read_definition
+from nfn_monomial.adapters.files import FileError, damaged, listed
+from nfn_monomial.adapters.imports import arguments_of, named
+from nfn_monomial.adapters.loading import Loaded, described, inert_kind, load_state, tensors_of
 from nfn_monomial.adapters.matching import match_in_order, way_out_of
+from nfn_monomial.adapters.packages import CONFIG, PACKAGES, significant
 from nfn_monomial.alignment.rounding import is_counter
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
-from nfn_monomial.space.certificate import running, steady_answers
+from nfn_monomial.space.certificate import doubled, running, steady_answers
 from nfn_monomial.space.packing import check_tensors
+from nfn_monomial.tools.reading import parse_json, read_bytes
 
 from .chains import NET, PAIRS, chain_of, pairs_of, scaling_of
 from .files import Checkpoint, checkpoints_in, read_checkpoint, suffix_of
@@ -43,6 +50,7 @@ __all__ = [
 
 PathLike: TypeAlias = "str | Path"
 REASONS = 3  # in a message
+SHOWN = 40  # characters of a setting in a message
 
 
 class Naming(TypedDict, total=False):
@@ -78,9 +86,13 @@ class Network(Mapping[str, Tensor]):
         order: of the layers of a chain, by name, in which they run, where that is known.
 
     Attributes:
+        settings: what else is known to reach its function, name -> in words: what its class was built with, and what
+            that takes from the file beside tensors.
+        configuration: the same as the file beside it says, where there is one and the class was not built of it.
         doubt: in words, which order of the layers of a chain was taken, where none was given.
+        space: its weight space.
         sizes: node -> number of neurons.
-        others: key in the module, if it is of that -> key in the checkpoint, of tensors that are not in the space.
+        others: key in the module, or else in the checkpoint, of tensors that are not in the space -> shape.
 
     Raises:
         FileError: naming the file and the keys, if it is of another architecture.
@@ -89,41 +101,99 @@ class Network(Mapping[str, Tensor]):
     def __init__(
         self, definition: Definition, checkpoint: Checkpoint, label: str = "", order: Sequence[str] | None = None
     ) -> None:
-        self.definition, self.checkpoint = definition, checkpoint
-        self.label, self.doubt = label or str(checkpoint.path), ""
+        self.checkpoint, self.label, self.doubt = checkpoint, label or str(checkpoint.path), ""
         try:
-            places = definition.places(checkpoint)
-            shapes = {key: checkpoint.shapes[full] for key, full in places.items()}
+            places = definition.places([*checkpoint, *checkpoint.objects])
+            self._places = {key: full for key, full in places.items() if full in checkpoint.shapes}
+            self._objects = {key: checkpoint.objects[full] for key, full in places.items() if key not in self._places}
+            self._loaded: Loaded | None = None
+            shapes = {key: checkpoint.shapes[full] for key, full in self._places.items()}
+            if definition.saved is not None:
+                definition, self._loaded = definition.loaded(*self._state)
+                shapes = {key: tuple(t.shape) for key, t in self._loaded.tensors.items()}
+            self.definition, self.space = definition, definition.space
             if definition.chain:
                 meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
                 matched, self.doubt = match_in_order(meta, self.space, order)
-                keys = {name: [key] for name, key in matched.items()}
+                self._own = {name: [key] for name, key in matched.items()}
             else:
-                keys = definition.keys(shapes, widths=True)
+                self._own = definition.keys(shapes, widths=self._loaded is None, state=self._tensors)
         except ValueError as error:
             raise FileError(f"{checkpoint.path}: {error}") from error
-        self._keys = {name: [places[key] for key in same] for name, same in keys.items()}
-        self._shapes = {name: checkpoint.shapes[same[0]] for name, same in self._keys.items()}
-        known = {full for same in self._keys.values() for full in same}
-        own = {full: key for key, full in places.items()}
+        self.settings = {**definition.settings, **(self._loaded.settings if self._loaded else {})}
+        self.configuration = None if definition.settings else configuration_beside(checkpoint.path)
+        self._shapes = {name: shapes[same[0]] for name, same in self._own.items()}
+        known = {key for same in self._own.values() for key in same}
+        unseen = () if self._loaded is None else self._loaded.unexpected
+        used = {full for key, full in self._places.items() if key not in unseen}
         # what is behind no prefix and is called as one of the network's own is not that
-        left = (full for full in checkpoint if full not in known and (full in own or full not in definition.shapes))
-        self.others = {own.get(full, full): full for full in left}
+        left = [full for full in checkpoint if full not in used and full not in definition.shapes]
+        self.others = {key: shape for key, shape in shapes.items() if key not in known}
+        self.others |= {full: checkpoint.shapes[full] for full in left}
         self._seen: set[str] = set()  # names whose values were looked at
+        self.sizes = self._sizes()
+
+    def _sizes(self) -> dict[str, int]:
         meta = {name: torch.empty((1, 1, *shape), device="meta") for name, shape in self._shapes.items()}
-        self.sizes = check_tensors(self.space, meta)
+        return check_tensors(self.space, meta)
+
+    def put_beside(self, first: Network) -> None:
+        """Take the space of another network with the same parameters, if the classes were built otherwise.
+
+        Raises:
+            FileError: naming both, if their parameters or widths are others.
+        """
+        path, other = self.checkpoint.path, first.checkpoint.path
+        if self.space is not first.space and self._shapes == first._shapes:
+            self.space = first.space
+            self.sizes = self._sizes()
+        if differ := sorted(set(self).symmetric_difference(first)):
+            beside = f", as {'; '.join(first.differences(self)[:REASONS])}" if first.differences(self) else ""
+            raise FileError(f"{path} and {other} have other parameters{beside}: {listed(differ, REASONS)}")
+        for node, size in self.sizes.items():
+            if size != first.sizes.get(node, size):
+                raise FileError(
+                    f"{path} has {size} neurons of node {node}, but {other} has {first.sizes[node]}: networks of one "
+                    "width can be put side by side"
+                )
 
     @property
-    def space(self) -> WeightSpace:
-        """Its weight space."""
-        return self.definition.space
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+        """Tensors, other objects, and versions, by the keys that the module's own methods take."""
+        paths: dict[str, str] = {}  # of parts of the module, those of the file
+        for own, full in self._places.items():
+            a, b = own.split(".")[:-1], full.split(".")[:-1]
+            paths.setdefault(".".join(a), ".".join(b))
+            while a and b and a.pop() == b.pop():
+                paths.setdefault(".".join(a), ".".join(b))
+        written = self.checkpoint.versions
+        versions = {own: written[full] for own, full in paths.items() if full in written}
+        return {key: self.checkpoint[full] for key, full in self._places.items()}, self._objects, versions
+
+    @property
+    def _tensors(self) -> Mapping[str, Tensor]:
+        """Key in the module -> tensor, read when it is asked for."""
+        return Placed(self.checkpoint, self._places) if self._loaded is None else self._loaded.tensors
+
+    def _files(self, key: str) -> list[str]:
+        """The keys of the file that make a tensor of the module."""
+        keys = [key] if self._loaded is None else self._loaded.sources.get(key, ((), None))[0]
+        return [self._places[own] for own in keys]
+
+    def stored_dtype(self, name: str) -> torch.dtype:
+        """That in which the file has a parameter, or most of it."""
+        files = self._files(self._own[name][0])
+        return self.checkpoint.stored(files[0]).dtype if files else self[name].dtype
+
+    def _other(self, key: str) -> Tensor:
+        return self._tensors[key] if key in self._tensors else self.checkpoint[key]
 
     def __getitem__(self, name: str) -> Tensor:
-        keys = self._keys[name]
+        keys = self._own[name]
         if name in self._seen:
-            return self.checkpoint[keys[0]].detach()
+            return self._tensors[keys[0]].detach()
         try:
-            found = one_value(keys, self.checkpoint)
+            found = one_value(keys, self._tensors)
         except DefinitionError as error:
             raise FileError(f"{self.checkpoint.path}: {error}") from error
         self._seen.add(name)
@@ -138,7 +208,7 @@ class Network(Mapping[str, Tensor]):
     @property
     def unmoved(self) -> dict[str, Tensor]:
         """Key in the module -> what no symmetry moves and the function reads: masks, orders and scales of inputs."""
-        return {key: self.checkpoint[full] for key, full in self.others.items() if key in self.definition.read}
+        return {key: self._other(key) for key in self.others if key in self.definition.read}
 
     @property
     def unread(self) -> dict[str, Tensor]:
@@ -148,7 +218,31 @@ class Network(Mapping[str, Tensor]):
             for key in self.others
             if key not in self.definition.read and not is_counter(key, self.definition.shapes)
         )
-        return {key: self.checkpoint[self.others[key]] for key in keys}
+        return {key: self._other(key) for key in keys}
+
+    def differences(self, other: Network) -> list[str]:
+        """In words, what reaches the functions of two networks beside their tensors and is not the same."""
+        found = [(self.settings, other.settings)]
+        if self.configuration is not None and other.configuration is not None:
+            found.append((self.configuration, other.configuration))
+        return [
+            f"{key} {' and '.join(x.get(key, 'not given')[:SHOWN] for x in both)}"
+            for both in found
+            for key in sorted({*both[0], *both[1]})
+            if both[0].get(key) != both[1].get(key)
+        ]
+
+    def outputs(self, inputs: Any) -> list[Tensor]:
+        """What its class answers with all that it takes from the file, in float64.
+
+        Raises:
+            ValueError: if it does not run on these inputs, or not to outputs that can be compared.
+        """
+        module = self.module()
+        own = {key: doubled(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
+        own |= {key: doubled(t) for key, t in self.items()}
+        with running(module, "these inputs"):
+            return steady_answers(module, own, pytree.tree_map_only(Tensor, doubled, inputs))
 
     @property
     def state(self) -> Mapping[str, Tensor]:
@@ -179,16 +273,20 @@ class Network(Mapping[str, Tensor]):
         form = None if self.definition.chain else self.form
         found = fingerprint(self.space, self) if form is None else fingerprint_fibre(form, self)
         still = {name: t for name, t in self.items() if form is not None and name not in form.whole.parameters}
-        if not (still := self.unmoved | still):
+        beside = dict(self.definition.settings)
+        if self._loaded is not None:
+            beside |= {key: self._loaded.settings.get(key, "") for key in self._loaded.changed}
+        if not (still := self.unmoved | still) and not beside:
             return found
         values = safetensors.torch.save({key: t.detach().clone().contiguous() for key, t in still.items()})
+        values += json.dumps(beside, sort_keys=True).encode() if beside else b""
         return hashlib.sha256(found.encode() + values).hexdigest()[: len(found)]
 
     @property
     def runs(self) -> bool:
         """Whether there is a module that computes what this network does: not for other widths than the module's."""
         wanted = self.definition.shapes
-        own = self._shapes | {key: self.checkpoint.shapes[full] for key, full in self.others.items()}
+        own = self._shapes | self.others
         return bool(self.definition.inputs) and all(wanted.get(key, shape) == shape for key, shape in own.items())
 
     def module(self) -> nn.Module:
@@ -200,7 +298,10 @@ class Network(Mapping[str, Tensor]):
         if not self.runs:
             raise FileError(f"{self.label}: no module runs it: {self.why_not}")
         module = self.definition.module()
-        state = {key: self.checkpoint[full] for key, full in self.others.items()} | {name: self[name] for name in self}
+        if self._loaded is not None:
+            load_state(module, *self._state)
+            return module
+        state = {key: self._other(key) for key in self.others} | {name: self[name] for name in self}
         module.load_state_dict({k: t for k, t in state.items() if k in self.definition.shapes}, strict=False)
         return module
 
@@ -234,9 +335,53 @@ class Network(Mapping[str, Tensor]):
 
         ``tensors`` has all parameters of the space, and other keys in the module, where they change, too.
         """
-        changed = {key: tensors[n] for n, same in self._keys.items() for key in same}
-        changed |= {full: tensors[key] for key, full in self.others.items() if key in tensors}
-        self.checkpoint.write(folder, name, changed)
+        changed = {key: tensors[n] for n, same in self._own.items() for key in same}
+        changed |= {key: tensors[key] for key in self.others if key in tensors}
+        if self._loaded is not None:
+            changed = self._before_loading(self._loaded, changed)
+        self.checkpoint.write(folder, name, {self._places.get(key, key): t for key, t in changed.items()})
+
+    def _before_loading(self, loaded: Loaded, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the module's own methods make other values of, by the keys that they take.
+
+        Raises:
+            FileError: if there is nothing of the form of the file.
+        """
+        state, *others = self._state
+        try:
+            found = loaded.back(state, changed)
+        except ValueError as error:
+            raise FileError(f"{self.checkpoint.path}: {error}") from error
+        narrow = {key: t.to(self.checkpoint.stored(self._places[key]).dtype) for key, t in found.items()}
+        module = self.definition.module()
+        load_state(module, state | narrow, *others)
+        for key, t in tensors_of(module).items():
+            wanted = changed.get(key, loaded.tensors[key])
+            files = self._files(key)
+            wanted = wanted.to(self.checkpoint.stored(files[0]).dtype) if files else wanted
+            if not torch.equal(t.detach(), wanted.to(t.dtype)):
+                raise FileError(
+                    f"{self.checkpoint.path}: no other values of {key} can be written in the form of this file, as "
+                    f"{self.definition.name} makes several tensors of some of it: save the state dict of the loaded "
+                    "module, and give that"
+                )
+        return found
+
+
+class Placed(Mapping[str, Tensor]):
+    """Tensors of a checkpoint under other keys, each read when it is asked for."""
+
+    def __init__(self, checkpoint: Checkpoint, places: Mapping[str, str]) -> None:
+        self._checkpoint, self._places = checkpoint, places
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._checkpoint[self._places[key]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Definition:
@@ -274,6 +419,69 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
             f"{way_out_of(like.shapes)}"
         )
     return chain_of(like, activation, input_shape, order)
+
+
+def configuration_beside(path: Path) -> dict[str, str] | None:
+    """What may matter to the function in ``config.json`` beside a checkpoint; None where there is none.
+
+    Raises:
+        FileError: if it is damaged.
+    """
+    file = path.parent / CONFIG
+    if not file.is_file():
+        return None
+    with damaged(file, "copy it again"):
+        found = parse_json(read_bytes(file))
+    return significant(found) if isinstance(found, Mapping) else None
+
+
+class Architectures:
+    """What network each of some checkpoints is: by name, built as the configuration beside it says, or its trainer.
+
+    Args:
+        naming: see `Naming`; the **code** of ``net`` **runs**.
+    """
+
+    def __init__(self, **naming: Unpack[Naming]) -> None:
+        self._naming = naming
+        self._known: dict[str, Definition] = {}
+
+    def of(self, checkpoint: Checkpoint) -> Definition:
+        """That of a checkpoint.
+
+        Raises:
+            ValueError: naming what cannot be used, and the way out.
+        """
+        net, given = self._naming.get("net"), self._naming.get("net_args")
+        if not isinstance(net, str) or net.endswith(PROGRAM):
+            return self._read(checkpoint, "")
+        kind, _, folder = net.partition(":")
+        if kind == "hf":
+            path, beside = Path(folder, CONFIG), configuration_beside(checkpoint.path)
+            if beside is None or beside == configuration_beside(path):
+                return self._read(checkpoint, "")
+            with damaged(path, "copy it again"):
+                stated = parse_json(read_bytes(path))
+            arguments = arguments_of(given) if isinstance(given, str) else dict(given or {})
+            arguments = {"architectures": stated.get("architectures"), **arguments}  # the class is that of --net
+            found = self._read(checkpoint, repr(beside), net=f"hf:{checkpoint.path.parent}", net_args=arguments)
+            usual = self._read(checkpoint, "")
+            return usual if found.settings == usual.settings else found
+        if kind in PACKAGES or given is not None or not checkpoint.arguments:
+            return self._read(checkpoint, "")
+        taken = inspect.signature(named(net)[1]).parameters
+        own = {key: value for key, value in checkpoint.arguments.items() if key in taken and not inert_kind(value)}
+        own = {key: value for key, value in own.items() if described(value) != described(taken[key].default)}
+        texts = {key: described(value) for key, value in own.items()}
+        return self._read(checkpoint, repr(texts), texts, net_args=own) if own else self._read(checkpoint, "")
+
+    def _read(
+        self, checkpoint: Checkpoint, key: str, settings: dict[str, str] | None = None, **other: Any
+    ) -> Definition:
+        if key not in self._known:
+            found = read_architecture(checkpoint, **{**self._naming, **other})
+            self._known[key] = replace(found, settings=found.settings | settings) if settings else found
+        return self._known[key]
 
 
 def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
@@ -323,19 +531,14 @@ def read_networks(
             if place in places:
                 raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
             places[place] = found
-    definition: Definition | None = None
+    architectures = Architectures(**naming)
     networks: list[Network] = []
     for checkpoint in places.values():
         with unless_bad(checkpoint.path):
-            definition = definition or read_architecture(checkpoint, **naming)
+            definition = architectures.of(checkpoint)
             network = Network(definition, checkpoint, order=naming.get("order"))
             first = networks[0] if networks else network
-            for node, size in network.sizes.items():
-                if size != first.sizes[node]:
-                    raise FileError(
-                        f"{checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
-                        f"{first.sizes[node]}: networks of one width can be put side by side"
-                    )
+            network.put_beside(first)
             if definition.name == PAIRS and (own := scaling_of(checkpoint)) != (other := scaling_of(first.checkpoint)):
                 raise FileError(
                     f"{checkpoint.path} is scaled by {own}, {first.checkpoint.path} by {other}: adapters of one "

@@ -132,12 +132,3 @@ def test_two_names_of_one_buffer_have_one_value(tmp_path: Path) -> None:
     paths = [saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", state | {"other": torch.zeros(6)})]
     with pytest.raises(InvalidValueError, match="one and other are one tensor"):
         compare_checkpoints(*paths, net=define(TwoNames(), torch.randn(5, 4)))
-
-
-def test_a_state_that_is_no_tensor_is_refused() -> None:
-    class Temperature(torch.nn.Linear):
-        def get_extra_state(self) -> dict[str, float]:
-            return {"temperature": 2.0}
-
-    with pytest.raises(InvalidValueError, match=r"Temperature: of its state dict _extra_state is no tensor"):
-        define(Temperature(4, 3), torch.randn(5, 4))
