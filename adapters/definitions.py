@@ -108,6 +108,8 @@ class Definition:
             return normal_form(self.template(), self.inputs)
         except ValueError as error:
             return str(error)
+        except RuntimeError as error:  # of torch, as where a part is run once more for its gradient
+            return f"{self.name} has no gradient: {error}"
 
     def normal_form_with(self, state: Mapping[str, Tensor]) -> NormalForm | str:
         """The same where what stays as it is, as an adapter's base, has the values of a network."""

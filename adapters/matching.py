@@ -255,25 +255,38 @@ def placed(keys: Collection[str], names: Collection[str], required: Collection[s
     """
     prefix = prefix_of(keys, names, required)
     found = {key: _renamed(key.removeprefix(prefix), names) for key in keys if key.startswith(prefix)}
-    bare, own = ({_unwrapped(key): key for key in group} for group in (keys, names))
-    clear = len(bare) == len(keys) and len(own) == len(names)
-    if set(required) <= set(found.values()) or not clear or (bare.keys() == set(keys) and own.keys() == set(names)):
+    bare, own = _unwrapped(keys), _unwrapped(names)
+    if set(required) <= set(found.values()) or (bare.keys() == set(keys) and own.keys() == set(names)):
         return found
-    prefix = prefix_of(bare, own, {_unwrapped(name) for name in required})
-    wrapped = {_unwrapped(start): start for name in names for start in _starts(name)}
+    prefix = prefix_of(bare, own, _unwrapped(required))
+    wrapped = {_without(start): start for name in names for start in _starts(name)}
 
     def native(key: str) -> str:
+        """With the wrappers that the network has around the part that it is in."""
         start = next((start for start in reversed(_starts(key)) if start in wrapped), "")
         parts = wrapped.get(start, start), key[len(start) :].lstrip(".")
         return ".".join(part for part in parts if part)
 
-    within = {full: native(key.removeprefix(prefix)) for key, full in bare.items() if key.startswith(prefix)}
-    other = {full: _renamed(key, names) for full, key in within.items()}
+    other = {}
+    for key, same in bare.items():
+        if key.startswith(prefix):
+            known = own.get(key.removeprefix(prefix), [native(key.removeprefix(prefix))])
+            if len(known) != len(same):
+                return found
+            other |= {full: _renamed(name, names) for full, name in zip(same, known, strict=True)}
     return max(found, other, key=lambda way: len(set(way.values()).intersection(names)))
 
 
-def _unwrapped(key: str) -> str:
+def _without(key: str) -> str:
     return ".".join(part for part in key.split(".") if part not in _WRAPPERS)
+
+
+def _unwrapped(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Keys without wrappers -> the keys, those with fewer of them first."""
+    found: dict[str, list[str]] = {}
+    for key in sorted(keys, key=lambda key: key.count(".")):
+        found.setdefault(_without(key), []).append(key)
+    return found
 
 
 def _starts(key: str) -> list[str]:
@@ -297,7 +310,7 @@ def is_of_older_release(key: str, t: Tensor) -> bool:
     name = key.rpartition(".")[2]
     if name == "position_ids":
         return t.ndim == 2 and bool((t == torch.arange(t.shape[1])).all())
-    if re.search(r"\b\w*attn\w*\.bias$|\battention\.bias$", key) and t.ndim == 4 and t.shape[:2] == (1, 1):
+    if re.search(r"att(entio)?n\w*\.bias$", key) and t.ndim == 4 and t.shape[:2] == (1, 1):
         return torch.equal(t[0, 0].bool(), torch.ones(t.shape[2:], dtype=torch.bool).tril())
     return name == "masked_bias" and t.numel() == 1 and float(t) <= -1e4
 

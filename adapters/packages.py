@@ -33,7 +33,8 @@ _NO_MATTER = re.compile(
     r"(_?name_or_path|_commit_hash|(transformers|unsloth|adapters?)_version|(torch_)?dtype|architectures|use_cache|"
     r"_?(attn|experts)_implementation\w*|return_dict\w*|output_(hidden_states|attentions|scores|router_logits)|torchscript|"
     r"initiali[sz]er_(range|factor|std)|init_std|\w*dropout\w*|drop_(path|connect)?_?rate|\w*_p?drop|tokenizer_class|problem_type|"
-    r"id2label|label2id|task_specific_params|finetuning_task|gradient_checkpointing\w*|(min|max)_length|do_sample|num_beams)"
+    r"id2label|label2id|task_specific_params|finetuning_task|seed|lr|learning_rate|weight_decay|batch_size|epochs?|output_dir|"
+    r"gradient_checkpointing\w*|(min|max)_length|do_sample|num_beams)"
 )
 """Entries of configurations that are no part of what a network computes in eval mode."""
 

@@ -88,7 +88,7 @@ class Network(Mapping[str, Tensor]):
     Attributes:
         settings: what else is known to reach its function, name -> in words: what its class was built with, and what
             that takes from the file beside tensors.
-        configuration: the same as the file beside it says, where there is one and the class was not built of it.
+        configuration: the same as the file beside it says; None where there is none, or the class was built of it.
         doubt: in words, which order of the layers of a chain was taken, where none was given.
         space: its weight space.
         sizes: node -> number of neurons.
@@ -121,7 +121,7 @@ class Network(Mapping[str, Tensor]):
         except ValueError as error:
             raise FileError(f"{checkpoint.path}: {error}") from error
         self.settings = {**definition.settings, **(self._loaded.settings if self._loaded else {})}
-        self.configuration = None if definition.settings else configuration_beside(checkpoint.path)
+        self.configuration = configuration_beside(checkpoint.path)
         self._shapes = {name: shapes[same[0]] for name, same in self._own.items()}
         known = {key for same in self._own.values() for key in same}
         unseen = () if self._loaded is None else self._loaded.unexpected
@@ -440,10 +440,14 @@ class Architectures:
 
     Args:
         naming: see `Naming`; the **code** of ``net`` **runs**.
+
+    Attributes:
+        configured: whether they are built of the configurations beside files.
     """
 
     def __init__(self, **naming: Unpack[Naming]) -> None:
-        self._naming = naming
+        self._naming, net = naming, naming.get("net")
+        self.configured = isinstance(net, str) and net.startswith("hf:")
         self._known: dict[str, Definition] = {}
 
     def of(self, checkpoint: Checkpoint) -> Definition:
@@ -452,7 +456,8 @@ class Architectures:
         Raises:
             ValueError: naming what cannot be used, and the way out.
         """
-        net, given = self._naming.get("net"), self._naming.get("net_args")
+        net, told = self._naming.get("net"), self._naming.get("net_args") or {}
+        given = arguments_of(told) if isinstance(told, str) else dict(told)
         if not isinstance(net, str) or net.endswith(PROGRAM):
             return self._read(checkpoint, "")
         kind, _, folder = net.partition(":")
@@ -462,18 +467,17 @@ class Architectures:
                 return self._read(checkpoint, "")
             with damaged(path, "copy it again"):
                 stated = parse_json(read_bytes(path))
-            arguments = arguments_of(given) if isinstance(given, str) else dict(given or {})
-            arguments = {"architectures": stated.get("architectures"), **arguments}  # the class is that of --net
+            arguments = {"architectures": stated.get("architectures"), **given}  # the class is that of --net
             found = self._read(checkpoint, repr(beside), net=f"hf:{checkpoint.path.parent}", net_args=arguments)
             usual = self._read(checkpoint, "")
             return usual if found.settings == usual.settings else found
-        if kind in PACKAGES or given is not None or not checkpoint.arguments:
+        if kind in PACKAGES or not checkpoint.arguments:
             return self._read(checkpoint, "")
-        taken = inspect.signature(named(net)[1]).parameters
+        taken = {k: v for k, v in inspect.signature(named(net)[1]).parameters.items() if k not in given}
         own = {key: value for key, value in checkpoint.arguments.items() if key in taken and not inert_kind(value)}
         own = {key: value for key, value in own.items() if described(value) != described(taken[key].default)}
         texts = {key: described(value) for key, value in own.items()}
-        return self._read(checkpoint, repr(texts), texts, net_args=own) if own else self._read(checkpoint, "")
+        return self._read(checkpoint, repr(texts), texts, net_args=own | given) if own else self._read(checkpoint, "")
 
     def _read(
         self, checkpoint: Checkpoint, key: str, settings: dict[str, str] | None = None, **other: Any
@@ -538,6 +542,8 @@ def read_networks(
             definition = architectures.of(checkpoint)
             network = Network(definition, checkpoint, order=naming.get("order"))
             first = networks[0] if networks else network
+            if architectures.configured:
+                network.configuration = None
             network.put_beside(first)
             if definition.name == PAIRS and (own := scaling_of(checkpoint)) != (other := scaling_of(first.checkpoint)):
                 raise FileError(
