@@ -20,8 +20,8 @@ from nfn_monomial.tools.store import Store
 from .families import family_of, placed_by_class
 from .figures import draw_comparison
 from .findings import Finding, naming_files
+from .judging import STEPS, judged
 from .networks import Naming, Network, PathLike, paths_of, read_networks, read_several
-from .judging import judged
 
 __all__ = ["compare_checkpoints"]
 
@@ -46,7 +46,7 @@ def compare_checkpoints(
             not ask in which order neurons stand (`p_value_of_partners`).
         seed: of the alignment.
         store: which keeps the distances of more than two.
-        progress: told how many pairs of more than two are done.
+        progress: told how many pairs of more than two are done; of two, which of the steps.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
@@ -63,12 +63,12 @@ def compare_checkpoints(
         if several:
             found = family_of(networks, seed, store, progress)
         else:
-            found = _pair_of(networks[0], networks[1], others, seed)
+            found = _pair_of(networks[0], networks[1], others, seed, progress)
     return found.with_notes(skipped)
 
 
-def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Finding:
-    pair = judged(a, b, seed)
+def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int, progress: Progress) -> Finding:
+    pair = judged(a, b, seed, progress=progress)
     found, forms = pair.weights, pair.forms
     unread = differing(a.unread, b.unread)
     lines = [f"{a.label} and {b.label}: {pair.verdict.words}."]
@@ -97,6 +97,7 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Fin
     elif not found.same_function and not beside:
         lines += a.why_no_form()
     kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
+    progress(STEPS, STEPS)
     wherever = None
     if apart and found.outputs is not None and not beside:
         module, states = a.definition.template(), [network.state for network in (a, b, *apart)]

@@ -14,11 +14,13 @@ from nfn_monomial.alignment.outputs import output_difference
 from nfn_monomial.alignment.verdict import Level, Outputs, Verdict, other_tensors, verdict_on
 from nfn_monomial.fibre import FibreComparison, compare_fibres
 from nfn_monomial.space.certificate import largest_change
+from nfn_monomial.tools.results import Progress, silent
 
 from .networks import Network
 
-__all__ = ["Judged", "judged"]
+__all__ = ["STEPS", "Judged", "judged"]
 
+STEPS = 4  # of two compared: weights, normal forms, outputs, and kinship
 ROUNDING = 1e-8  # of outputs in float64
 
 
@@ -36,7 +38,7 @@ class Judged(NamedTuple):
     forms: FibreComparison | None
 
 
-def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> Judged:
+def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True, progress: Progress = silent) -> Judged:
     """Two networks compared.
 
     Args:
@@ -45,12 +47,15 @@ def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> J
         seed: of the alignment.
         thorough: whether to look for the nearest element also if the networks are not equal, and to run those whose
             weights are not explained, too, on which the verdict is "not known" else.
+        progress: told of each step: weights, normal forms, and outputs; of all of a command there are `STEPS`.
     """
     weights = compared(a.space, a.state, b.state, seed=seed, search=thorough, counters=True)
+    progress(1, STEPS)
     forms = None
     beside = a.differences(b)
     if weights.move.level > Level.SAME and not weights.unmoved and not beside and a.form is not None:
         forms = compare_fibres(a.form, dict(a), dict(b), seed=seed)
+    progress(2, STEPS)
     moves = [weights.move] if forms is None else [weights.move, forms.move]
     differing = other_tensors(tuple(sorted({*weights.unmoved, *(forms.unlike if forms else ())})))
     differing += ["what reaches their functions beside the weights differs"] * bool(beside)
@@ -64,6 +69,7 @@ def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True) -> J
             with torch.no_grad():
                 run = output_difference(a.space, weights.group_element, module, inputs, (a.state, b.state))
             outputs = run.outputs
+    progress(3, STEPS)
     verdict = verdict_on(moves, differing, outputs)
     same = verdict.level == Level.SAME
     weights = dataclasses.replace(weights, same_function=same, verdict=verdict.words, outputs=outputs)

@@ -170,17 +170,19 @@ class _Lines:
     """How far a command is, where nobody sees a bar, as in a log: a plain line now and then, none of short work."""
 
     def __init__(self, command: str) -> None:
-        self._command, self._told, self._told_done = command, time.monotonic(), 0
+        self._command, self._begun = command, time.monotonic()
+        self._told, self._told_done = self._begun, 0
 
     def tell(self, done: int, total: int) -> None:
-        """Say it, each 10 seconds if a tenth is new, each 30 seconds in any case."""
+        """Say it, each 10 seconds if a tenth is new, each 30 seconds in any case; the time left from 2 steps on."""
         now = time.monotonic()
         new = now - self._told >= (10 if 10 * (done - self._told_done) >= total else 30)
         if new and done < total:
-            left = (now - self._told) / max(1, done - self._told_done) * (total - done)
             self._told, self._told_done = now, done
+            left = (now - self._begun) / max(1, done) * (total - done)
             words = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min" if left < 6000 else f"{left / 3600:.1f} h"
-            errors.print(f"{self._command}: {done} of {total}, {words} left", soft_wrap=True, highlight=False)
+            said = f", {words} left" if done > 1 else ""  # of one step, which may be the longest, nothing is known
+            errors.print(f"{self._command}: {done} of {total}{said}", soft_wrap=True, highlight=False)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,9 @@ def test_the_same_function_in_other_weights_and_another_one(residual: Definition
     state = weights(residual, 1)
     other = moved(residual, state, 2)
     a, b = saved(tmp_path / "a.safetensors", state), saved(tmp_path / "b.pt", other)
-    found = compare_checkpoints(a, b, net=residual)
+    steps: list[tuple[int, int]] = []
+    found = compare_checkpoints(a, b, net=residual, progress=lambda *step: steps.append(step))
+    assert steps == [(i, 4) for i in range(1, 5)]
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert said["same_function"] is True
     assert said["max_output_difference"] < 1e-5
