@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import reprlib
 import stat
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from nfn_monomial.errors import InvalidValueError, MissingFileError
 __all__ = [
     "FileError",
     "damaged",
+    "foreign",
     "listed",
     "open_regular",
     "require_regular",
@@ -29,6 +31,41 @@ __all__ = [
 ]
 
 REASON = 300  # characters of what a library says
+_TENSORFLOW = (
+    "is of TensorFlow: read it there, and save its arrays by torch.save under the names that torch's module has"
+)
+_NUMPY = (
+    "holds arrays of numpy: of an .npz, torch.save({key: torch.from_numpy(array) for key, array in "
+    "numpy.load(path).items()}, other_path) makes a state dict, if its names are the network's"
+)
+# The end of a file's name, its first bytes if they are telling -> what it is, and the way out.
+_FOREIGN: tuple[tuple[str, bytes | None, str], ...] = (
+    (r"\.npz", None, _NUMPY),
+    (r"\.npy", b"\x93NUMPY", _NUMPY),
+    (r"\.(h5|keras|hdf5)(\.index\.json)?", b"\x89HDF", _TENSORFLOW),
+    (r"\.(pb|tflite|index|data-\d+-of-\d+)", None, _TENSORFLOW),
+    (r"\.msgpack(\.index\.json)?", None, _TENSORFLOW.replace("TensorFlow", "Flax")),
+    (r"\.onnx", None, "is a program of ONNX: save the state dict of the module that it was exported from"),
+    (
+        r"\.(gguf|ggml)", b"GGUF",
+        "is of llama.cpp: from_pretrained(folder, gguf_file=name) of transformers reads it, and save_pretrained writes "
+        "safetensors",
+    ),
+    (
+        r"\.distcp", None,
+        "is one of the pieces of a distributed checkpoint: python -m torch.distributed.checkpoint.format_utils "
+        "dcp_to_torch FOLDER net.pt joins them",
+    ),
+    (r"\.pt2", None, "is a program: it says what network it is, --net PATH.pt2, and has no weights that are read"),
+    (
+        r"\.(jit|torchscript|ptl)", None,
+        "is a TorchScript program: where you trust it, torch.save(torch.jit.load(path).state_dict(), other_path)",
+    ),
+    (r"", b"version https://git-lfs", "is a pointer of Git LFS: git lfs pull downloads the file itself"),
+    (r"", b"<!DOCTYPE", "is a web page: download the file itself"),
+    (r"", b"<html", "is a web page: download the file itself"),
+    (r"", b"\x1f\x8b", "is compressed by gzip: unpack it"),
+)  # fmt: skip
 
 
 class _Short(reprlib.Repr):
@@ -55,6 +92,14 @@ def shown(value: object) -> str:
 
 class FileError(InvalidValueError):
     """A file that cannot be used; the message names it, what was found and expected, and a way out."""
+
+
+def foreign(name: str, start: bytes = b"") -> str:
+    """What a file of another program is, and the way out, by the end of its name or by its first bytes, if known."""
+    for end, mark, words in _FOREIGN:
+        if (end and re.search(rf"{end}$", name)) or (mark and start.startswith(mark)):
+            return f"it {words}"
+    return ""
 
 
 def listed(names: Iterable[object], most: int = 8) -> str:

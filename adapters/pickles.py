@@ -242,7 +242,8 @@ class Unpickler(pickle._Unpickler):
 def _key(key: Any) -> Any:
     """A key of a dict or an item of a set; an `Inert` object for kinds of which a file could make many with one hash.
 
-    Those would take forever. Python keeps the hashes of texts secret, and few whole numbers of 64 bits share one.
+    Those would take forever. Python keeps the hashes of texts secret, and few whole numbers of 64 bits share one. What
+    an object stands for is its attribute ``key``.
     """
     if type(key) in (tuple, frozenset):
         plain = len(key) <= KEY_PARTS and all(type(part) is str for part in key)
@@ -250,7 +251,11 @@ def _key(key: Any) -> Any:
         plain = key.bit_length() <= 64
     else:
         plain = key is None or isinstance(key, str | bytes | bool | float | torch.dtype | torch.device | Inert)
-    return key if plain else Inert(type(key).__name__)
+    if plain:
+        return key
+    stand_in = Inert(type(key).__name__)
+    vars(stand_in)["key"] = key
+    return stand_in
 
 
 def _is_size(number: object) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor
 from nfn_monomial.checks import FLOATING, is_dense
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .files import damaged, open_regular, shown
+from .files import damaged, foreign, open_regular, shown
 from .pickles import Inert, Unpickler, kind_of, module_state
 
 __all__ = [
@@ -82,15 +82,14 @@ class SavedFile:
 
     def __init__(self, path: PathLike) -> None:
         self.parts: dict[str, bytearray] = {}
-        with (
-            damaged(path, "ask its author for torch.save(module.state_dict(), path), or for a safetensors file"),
-            open_regular(Path(path)) as stream,
-        ):
-            start, size = stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
-            self._is_archive = start == ZIP
+        with open_regular(Path(path)) as stream:
+            start, size = stream.read(START), os.fstat(stream.fileno()).st_size
+        way_out = "ask its author for torch.save(module.state_dict(), path), or for a safetensors file"
+        safe = "it is a safetensors file: call it *.safetensors" if start[8:10] == b'{"' else ""
+        with damaged(path, foreign("", start) or safe or way_out), open_regular(Path(path)) as stream:
+            self._is_archive = start.startswith(ZIP)
             if not self._is_archive and start[:1] != pickle.PROTO:
-                raise InvalidValueError("no file of torch.save, or one of before torch 0.4")
-            stream.seek(0)
+                raise InvalidValueError("no file of torch.save, or one of before torch 0.4" if size else "it is empty")
             self.content = self._read_archive(stream, size) if self._is_archive else self._read_legacy(stream, size)
 
     def _read_archive(self, stream: BinaryIO, size: int) -> Any:
@@ -103,6 +102,9 @@ class SavedFile:
                     "it is a TorchScript program; where you trust it, write its state dict by torch.save("
                     "torch.jit.load(path).state_dict(), other_path)"
                 )
+            if f"{root}/data.pkl" not in names:
+                arrays = any(name.endswith(".npy") for name in names)
+                raise InvalidValueError(foreign(".npz") if arrays else "an archive without data.pkl")
             if any(m.compress_type != zipfile.ZIP_STORED or m.compress_size != m.file_size for m in members):
                 raise InvalidValueError("it is compressed, as torch.save does not do it: pack it again without that")
             total = sum(member.file_size for member in members)

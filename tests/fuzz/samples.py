@@ -184,6 +184,16 @@ def sharded_checkpoint(folder: Path) -> Sample:
     return Sample(path, read_checkpoint, victims=(path, *(folder / name for name in parts)))
 
 
+def sharded_torch_checkpoint(folder: Path) -> Sample:
+    folder.mkdir()
+    state, path = _network().state_dict(), folder / "pytorch_model.bin.index.json"
+    parts = {"pytorch_model-1.bin": list(state)[:3], "pytorch_model-2.bin": list(state)[3:]}
+    for name, keys in parts.items():
+        writers.save({key: state[key] for key in keys}, folder / name)
+    write_json(path, {"weight_map": {key: name for name, keys in parts.items() for key in keys}})
+    return Sample(path, read_checkpoint, victims=(path, *(folder / name for name in parts)))
+
+
 def torch_checkpoint(folder: Path) -> Sample:
     """As the commands for networks of one's own read it."""
     content = {"epoch": 3, "state": _network().state_dict(), "optimizer": {}, "args": Namespace(rate=0.1)}
@@ -225,7 +235,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     made.__name__: made
     for made in (
         nfn_sirens, dws_mnist, dws_fashion, checkpoints_csv, checkpoints_json, published_zoo, made_zoo, made_inrs,
-        torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint, torch_checkpoint, whole_module,
+        torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint, sharded_torch_checkpoint, torch_checkpoint, whole_module,
         shipped_predictor, finished_run, unfinished_run, program,
     )
 }  # fmt: skip

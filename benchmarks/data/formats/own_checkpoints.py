@@ -269,7 +269,9 @@ class _Files:
 
 def _stem(name: str) -> str:
     """Without the suffixes of checkpoints."""
-    for suffix in (INDEX, SAFE, ".tar", *TORCH):
+    index = INDEX.fullmatch(name)
+    name = name if index is None else index["stem"]
+    for suffix in (SAFE, ".tar", *TORCH):
         name = name.removesuffix(suffix)
     return name
 

@@ -37,7 +37,7 @@ from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.tools.reading import parse_json, read_bytes
 
 from .chains import NET, PAIRS, chain_of, pairs_of, scaling_of
-from .files import Checkpoint, checkpoints_in, read_checkpoint, suffix_of
+from .files import Checkpoint, checkpoints_in, read_checkpoint, real_files, suffix_of
 
 __all__ = [
     "Naming",
@@ -527,11 +527,11 @@ def read_networks(
                 raise
             skipped[str(path)] = str(error).removeprefix(str(path)).lstrip(": ")
 
-    places: dict[Path, Checkpoint] = {}
+    places: dict[tuple[Path, ...], Checkpoint] = {}
     for path in paths:
         with unless_bad(path):
             found = read_checkpoint(path, naming.get("key"))
-            place = found.path.resolve()
+            place = real_files(found.path)
             if place in places:
                 raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
             places[place] = found

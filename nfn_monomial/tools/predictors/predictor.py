@@ -18,7 +18,7 @@ from nfn_monomial.adapters.files import damaged
 from nfn_monomial.adapters.imports import arguments_of
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.fibre import NormalForm
-from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, checkpoints_in, read_checkpoint
+from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, checkpoints_in, read_checkpoint, real_files
 from nfn_monomial.tools.files import write_atomically
 from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.sealed import read_sealed, seal
@@ -171,9 +171,9 @@ class Predictor:
             TypeError: as when called.
         """
         named = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
-        files: dict[Path, Path] = {}
+        files: dict[tuple[Path, ...], Path] = {}
         for file in named:
-            files.setdefault(file.resolve(), file)
+            files.setdefault(real_files(file), file)
         found: list[Prediction] = []
 
         def given(checkpoint: Checkpoint) -> Given:
