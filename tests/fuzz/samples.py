@@ -235,8 +235,8 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     made.__name__: made
     for made in (
         nfn_sirens, dws_mnist, dws_fashion, checkpoints_csv, checkpoints_json, published_zoo, made_zoo, made_inrs,
-        torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint, sharded_torch_checkpoint, torch_checkpoint, whole_module,
-        shipped_predictor, finished_run, unfinished_run, program,
+        torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint, sharded_torch_checkpoint,
+        torch_checkpoint, whole_module, shipped_predictor, finished_run, unfinished_run, program,
     )
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Architectures that the names and shapes of a checkpoint tell: plain chains of layers, and adapters of low rank.
+"""The architecture that the names and shapes of a checkpoint tell: a plain chain of layers.
 
 Of layers that are all linear the chain is a module: with the activation between them it says what they compute. Where
 convolutions are in it, strides and pools are not known, and so it has a space alone.
@@ -15,20 +15,16 @@ from torch import Tensor, nn
 
 from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of, space_of
 from nfn_monomial.adapters.definitions import Definition, define
-from nfn_monomial.adapters.files import FileError, damaged, listed
+from nfn_monomial.adapters.files import FileError
 from nfn_monomial.adapters.matching import OrderError, in_order
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import function_named, symmetry_of
-from nfn_monomial.tools.reading import parse_json, read_bytes
 
 from .files import Checkpoint
 
-__all__ = ["NET", "PAIRS", "chain_of", "pairs_of", "scaling_of"]
+__all__ = ["NET", "chain_of", "plant"]
 
 NAME = "the chain of layers"
-PAIRS = "the low-rank pairs of an adapter"
-A, B = ".lora_A.weight", ".lora_B.weight"
-SCALING = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
 PROBES = 64  # random inputs of a chain of layers
 NET = "--net module.py:Class, package.module:Class, hf:FOLDER or PATH.pt2"
 
@@ -79,7 +75,7 @@ class Chain(nn.Module):
         super().__init__()
         self._names, self._activation = list(layers), activation
         for name, (weight, bias) in layers.items():
-            _plant(self, name, nn.Linear(weight.shape[1], len(weight), bias=bias is not None))
+            plant(self, name, nn.Linear(weight.shape[1], len(weight), bias=bias is not None))
 
     def forward(self, x: Tensor) -> Any:
         """``(B, inputs)`` -> ``(B, outputs)``."""
@@ -88,59 +84,7 @@ class Chain(nn.Module):
         return x
 
 
-def pairs_of(checkpoint: Checkpoint) -> Definition | None:
-    """The adapter of `peft` in a checkpoint: what its pairs add to the layers of a base, without the base.
-
-    None where there are no such pairs.
-
-    Raises:
-        FileError: if there is anything else, which `peft` uses in another way.
-    """
-    shapes = checkpoint.shapes
-    names = [key.removesuffix(A) for key in shapes if key.endswith(A)]
-    if not names:
-        return None
-    others = set(shapes).difference(name + side for name in names for side in (A, B))
-    odd = [name for name in names if not len(shapes[name + A]) == len(shapes.get(name + B, ())) == 2]
-    odd += [name for name in names if name not in odd and shapes[name + A][0] != shapes[name + B][1]]
-    if wrong := [*sorted(others), *(name + A for name in odd)]:
-        raise FileError(
-            f"{checkpoint.path} has {listed(wrong)}, expected pairs *{A} (rank, inputs) and *{B} (outputs, rank), and "
-            "nothing else: put the adapter into its base by model.merge_and_unload() and save that"
-        )
-    generator = torch.Generator().manual_seed(0)
-    inputs = tuple(torch.randn(2, shapes[name + A][1], generator=generator) for name in names)
-    definition = define(Pairs({name: (shapes[name + A], shapes[name + B]) for name in names}), inputs)
-    return dataclasses.replace(definition, name=PAIRS)
-
-
-def scaling_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What ``adapter_config.json`` beside an adapter says of the factor of its pairs; nothing, if it is not there."""
-    path = checkpoint.path.with_name("adapter_config.json")
-    if not path.is_file():
-        return {}
-    with damaged(path, "copy it again"):
-        found = parse_json(read_bytes(path))
-    return {key: found[key] for key in SCALING if found.get(key)} if isinstance(found, Mapping) else {}
-
-
-class Pairs(nn.Module):
-    """Pairs of matrices, by dotted names; ``shapes`` are those of A, ``(rank, inputs)``, and B, ``(outputs, rank)``."""
-
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
-        super().__init__()
-        self._names = list(shapes)
-        for name, ((rank, inputs), (outputs, _)) in shapes.items():
-            _plant(self, f"{name}.lora_A", nn.Linear(inputs, rank, bias=False))
-            _plant(self, f"{name}.lora_B", nn.Linear(rank, outputs, bias=False))
-
-    def forward(self, *inputs: Tensor) -> Any:
-        """An input ``(B, inputs)`` for each pair -> ``B A x`` of each, without the factor of the configuration."""
-        both = zip(self._names, inputs, strict=True)
-        return tuple(self.get_submodule(f"{n}.lora_B")(self.get_submodule(f"{n}.lora_A")(x)) for n, x in both)
-
-
-def _plant(root: nn.Module, name: str, module: nn.Module) -> None:
+def plant(root: nn.Module, name: str, module: nn.Module) -> None:
     """Make a module that of a dotted name."""
     *path, last = name.split(".")
     for part in path:

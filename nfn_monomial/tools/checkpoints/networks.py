@@ -36,8 +36,9 @@ from nfn_monomial.space.certificate import doubled, running, steady_answers
 from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.tools.reading import parse_json, read_bytes
 
-from .chains import NET, PAIRS, chain_of, pairs_of, scaling_of
+from .chains import NET, chain_of
 from .files import Checkpoint, checkpoints_in, read_checkpoint, real_files, suffix_of
+from .pairs import PAIRS, Adapter, pairs_of
 
 __all__ = [
     "Naming",
@@ -540,16 +541,15 @@ def read_networks(
     for checkpoint in places.values():
         with unless_bad(checkpoint.path):
             definition = architectures.of(checkpoint)
+            if definition.name == PAIRS:
+                checkpoint = Adapter(checkpoint)
             network = Network(definition, checkpoint, order=naming.get("order"))
             first = networks[0] if networks else network
             if architectures.configured:
                 network.configuration = None
             network.put_beside(first)
-            if definition.name == PAIRS and (own := scaling_of(checkpoint)) != (other := scaling_of(first.checkpoint)):
-                raise FileError(
-                    f"{checkpoint.path} is scaled by {own}, {first.checkpoint.path} by {other}: adapters of one "
-                    "scaling can be put side by side"
-                )
+            if isinstance(checkpoint, Adapter):
+                network.doubt = checkpoint.doubt_beside(first.checkpoint)
             if skipped is not None:
                 network.check()
             networks.append(network)

@@ -1,14 +1,13 @@
 """Checkpoints as networks of an architecture: keys, shapes and values are checked against it, in words."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from own_networks import mlp, saved, weights
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import prune
 
 from nfn_monomial import Symmetry
@@ -254,28 +253,3 @@ def test_a_buffer_of_another_shape_is_one_of_another_width(pruned: Definition, t
     assert "What no symmetry moves differs, too: deviation" in found.summary
     with pytest.raises(FileError, match=r"a and b differ in deviation, .* or of two shapes: there is no line"):
         align_checkpoints(*paths, net=pruned)
-
-
-def adapter_of(folder: Path, pairs: Mapping[str, tuple[Tensor, Tensor]], alpha: int = 16) -> Path:
-    """An adapter as peft writes it."""
-    folder.mkdir()
-    sides = {
-        f"base_model.model.{n}.lora_{side}.weight": t for n, p in pairs.items() for side, t in zip("AB", p, strict=True)
-    }
-    saved(folder / "adapter_model.safetensors", {key: t.contiguous() for key, t in sides.items()})
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": alpha, "base_model_name_or_path": "base"}
-    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return folder
-
-
-def test_adapters_are_compared_as_pairs_of_low_rank(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    pairs = {f"layers.{i}.q": (torch.randn(2, 5), torch.randn(4, 2)) for i in range(2)}
-    mixed = {name: (m @ a, b @ torch.linalg.inv(m)) for name, (a, b) in pairs.items() for m in [torch.randn(2, 2)]}
-    first, same = adapter_of(tmp_path / "first", pairs), adapter_of(tmp_path / "same", mixed)
-    other = adapter_of(tmp_path / "other", {name: (a, -b) for name, (a, b) in pairs.items()})
-    scaled = adapter_of(tmp_path / "scaled", pairs, 32)
-    assert compare_checkpoints(first, same).to_json()["same_function"]
-    assert not compare_checkpoints(first, other).to_json()["same_function"]
-    with pytest.raises(FileError, match=r"scaled.* is scaled by .*'lora_alpha': 32.*first.* by .*'lora_alpha': 16"):
-        compare_checkpoints(first, scaled)

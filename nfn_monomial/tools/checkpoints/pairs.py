@@ -1,0 +1,220 @@
+"""Adapters of `peft` without their base: what their pairs of low rank add to its layers.
+
+A pair adds ``factor * B A x`` to the output of a layer of the base. The factor is no tensor: ``adapter_config.json``
+beside the tensors says whether it is ``alpha / r`` or ``alpha / sqrt(r)``, and may state both numbers for each layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.adapters.definitions import Definition, define
+from nfn_monomial.adapters.files import FileError, damaged, listed, shown
+from nfn_monomial.tools.reading import parse_json, read_bytes
+
+from .chains import plant
+from .files import Checkpoint
+
+__all__ = ["PAIRS", "Adapter", "pairs_of"]
+
+PAIRS = "the low-rank pairs of an adapter"
+CONFIG = "adapter_config.json"
+A, B, BIAS = ".lora_A.weight", ".lora_B.weight", ".lora_B.bias"
+MERGE = "put the adapter into its base by model.merge_and_unload() and save that"
+OTHER_TENSORS = {
+    r"\.lora_magnitude_vector": "magnitudes of DoRA, which depend on the base",
+    r"\.lora_embedding_[AB]$": "adapters of embeddings",
+    r"\.base_layer\.": "tensors of the base",
+}
+FACTOR = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"}
+# How the pairs were found, where they are, and what their tensors show. Peft sets fan_in_fan_out by the layer.
+OF_NO_CONSEQUENCE = {
+    "auto_mapping", "base_model_class", "base_model_name_or_path", "bias", "corda_config", "eva_config",
+    "exclude_modules", "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
+    "lora_bias", "lora_dropout", "lora_ga_config", "megatron_core", "merge_weights", "modules_to_save", "peft_type",
+    "peft_version", "qalora_group_size", "revision", "target_modules", "task_type",
+}  # fmt: skip
+STARTS = (None, False, True, "gaussian", "eva", "orthogonal")  # of the pairs alone; others change the base as well
+PATTERNS = 16  # with signs of repetition; the more of those, the longer a pattern may look for its place
+REPETITION = re.compile(r"[*+?{]")
+NAME = 300  # characters of a layer's name that is looked up by such patterns
+
+
+def pairs_of(checkpoint: Checkpoint) -> Definition | None:
+    """The adapter of `peft` in a checkpoint: what its pairs add to the layers of a base, without the base.
+
+    None where there are no such pairs.
+
+    Raises:
+        FileError: if there is anything else, which `peft` uses in another way.
+    """
+    shapes = checkpoint.shapes
+    names = [key.removesuffix(A) for key in shapes if key.endswith(A)]
+    if not names:
+        return None
+    others = set(shapes).difference(name + side for name in names for side in (A, B, BIAS))
+    odd = [name for name in names if not len(shapes[name + A]) == len(shapes.get(name + B, ())) == 2]
+    odd += [name for name in names if name not in odd and shapes[name + A][0] != shapes[name + B][1]]
+    if wrong := [*sorted(others), *(name + A for name in odd)]:
+        known = (words for pattern, words in OTHER_TENSORS.items() if re.search(pattern, wrong[0]))
+        kind = next(known, "modules that were saved whole" if others else "")
+        raise FileError(
+            f"{checkpoint.path} has {listed(wrong)}, expected pairs *{A} (rank, inputs) and *{B} (outputs, rank), and "
+            f"nothing else{kind and f', not {kind}'}: {MERGE}"
+        )
+    generator = torch.Generator().manual_seed(0)
+    inputs = tuple(torch.randn(2, shapes[name + A][1], generator=generator) for name in names)
+    sizes = {name: (*shapes[name + A], shapes[name + B][0], name + BIAS in shapes) for name in names}
+    return dataclasses.replace(define(Pairs(sizes), inputs), name=PAIRS)
+
+
+class Pairs(nn.Module):
+    """Pairs of matrices, by dotted names; ``sizes`` are rank, inputs and outputs, and whether there is a bias."""
+
+    def __init__(self, sizes: Mapping[str, tuple[int, int, int, bool]]) -> None:
+        super().__init__()
+        self._names = list(sizes)
+        for name, (rank, inputs, outputs, bias) in sizes.items():
+            plant(self, f"{name}.lora_A", nn.Linear(inputs, rank, bias=False))
+            plant(self, f"{name}.lora_B", nn.Linear(rank, outputs, bias=bias))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """An input ``(B, inputs)`` for each pair -> ``B A x`` of each, where B counts the factor."""
+        both = zip(self._names, inputs, strict=True)
+        return tuple(self.get_submodule(f"{n}.lora_B")(self.get_submodule(f"{n}.lora_A")(x)) for n, x in both)
+
+
+class Adapter(Checkpoint):
+    """A checkpoint of pairs whose B, and its bias, are read with their factors, and written without them.
+
+    Raises:
+        FileError: if the configuration beside it makes another function of the pairs, or does not fit them.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self.path, self.shapes = checkpoint, checkpoint.path, checkpoint.shapes
+        self._config = checkpoint.path.with_name(CONFIG)
+        self._settings = _read(self._config) if self._config.is_file() else None
+        self._factors = {} if self._settings is None else _factors(self._config, self._settings, self.shapes)
+
+    @property
+    def name(self) -> str:
+        return self._checkpoint.name
+
+    @property
+    def files(self) -> list[Path]:
+        return self._checkpoint.files
+
+    def renamed(self, stem: str) -> str:
+        return self._checkpoint.renamed(stem)
+
+    def outputs(self, name: str) -> list[Path]:
+        return self._checkpoint.outputs(name)
+
+    def stored(self, key: str) -> Tensor:
+        return self._checkpoint.stored(key)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._times(key, self._checkpoint[key], 1)
+
+    def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
+        self._checkpoint.write(folder, name, {key: self._times(key, tensor, -1) for key, tensor in changed.items()})
+
+    def _times(self, key: str, tensor: Tensor, power: int) -> Tensor:
+        factor = self._factors.get(key, 1.0) ** power
+        return (
+            tensor if factor == 1.0 or not tensor.is_floating_point() else (tensor.double() * factor).to(tensor.dtype)
+        )
+
+    def doubt_beside(self, first: Checkpoint) -> str:
+        """In words, what has to be known of it where it is compared with another one; nothing of most.
+
+        Raises:
+            FileError: if the factor of one of them alone is known.
+        """
+        if not isinstance(first, Adapter) or (self._settings is None) != (first._settings is None):
+            there, lacking = (self.path, first.path) if self._settings is not None else (first.path, self.path)
+            raise FileError(
+                f"{lacking} has no {CONFIG} beside it, as {there} has: the factor of its pairs is not known"
+            )
+        if self._settings is None or first._settings is None:
+            return f"There is no {CONFIG} beside {self.path}, so the factor of its pairs is left out."
+        own, other = (found.get("base_model_name_or_path") for found in (self._settings, first._settings))
+        if own == other:
+            return ""
+        return (
+            f"{self.path} was made for the base {shown(own)}, {first.path} for {shown(other)}: what is said here is of "
+            "what they add to it."
+        )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """A configuration of pairs that are used as `Pairs` uses them."""
+    with damaged(path, "copy it again"):
+        found = parse_json(read_bytes(path))
+    if not isinstance(found, Mapping):
+        raise FileError(f"{path} is no configuration of an adapter: copy it again")
+    odd = {name: value for name, value in found.items() if value and name not in FACTOR | OF_NO_CONSEQUENCE}
+    odd = {name: value for name, value in odd.items() if name != "init_lora_weights" or value not in STARTS}
+    if (kind := found.get("peft_type", "LORA")) != "LORA":
+        odd["peft_type"] = kind
+    if odd:
+        said = ", ".join(f"{name} is {shown(value)}" for name, value in odd.items())
+        raise FileError(f"{path}: {said}; what function the pairs have by that is not known: {MERGE}")
+    return found
+
+
+def _factors(path: Path, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
+    """Key of a B, or of its bias -> its factor."""
+    ranks, alphas = (_Patterns(path, name, settings.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
+    factors: dict[str, float] = {}
+    for key in shapes:
+        if not key.endswith(A):
+            continue
+        name = key.removesuffix(A)
+        layer = name.removeprefix("base_model.model.")
+        rank, alpha = ranks.of(layer, settings.get("r")), alphas.of(layer, settings.get("lora_alpha"))
+        if rank != shapes[key][0]:
+            raise FileError(
+                f"{path}: the rank of {layer} is {shown(rank)}, but {key} is {shapes[key]}: copy both again"
+            )
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha:
+            raise FileError(
+                f"{path}: the alpha of {layer} is {shown(alpha)}, expected a number other than 0: copy it again"
+            )
+        factor = alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+        factors |= {name + side: factor for side in (B, BIAS) if name + side in shapes}
+    return factors
+
+
+class _Patterns:
+    """Values by patterns of layers' names, of which the first counts that fits the end of a name, as in `peft`."""
+
+    def __init__(self, path: Path, name: str, values: Any) -> None:
+        self._label, self._values = f"{path}: {name}", []
+        if not isinstance(values, Mapping):
+            raise FileError(f"{self._label} is {shown(values)}, expected an object: copy it again")
+        repeating = [pattern for pattern in values if REPETITION.search(pattern)]
+        slow = [p for p in repeating if len(REPETITION.findall(p)) > 2 or re.search(r"\)[*+?{]", p)]
+        if slow or len(repeating) > PATTERNS:
+            raise FileError(f"{self._label} has {listed(slow or repeating)}, more than is looked up here: {MERGE}")
+        self._repeats = bool(repeating)
+        for pattern, value in values.items():
+            try:
+                self._values.append((re.compile(rf"(.*\.)?({pattern})$"), value))
+            except (re.error, RecursionError, OverflowError) as error:
+                raise FileError(f"{self._label} has {shown(pattern)}, no pattern ({error}): copy it again") from error
+
+    def of(self, name: str, default: Any) -> Any:
+        """The value for a layer."""
+        if self._repeats and len(name) > NAME:
+            raise FileError(f"{self._label}: {shown(name)} is too long to be looked up: {MERGE}")
+        return next((value for pattern, value in self._values if pattern.match(name)), default)
