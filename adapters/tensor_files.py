@@ -201,8 +201,9 @@ def require_numbers(tensor: object, what: str) -> Tensor:
     if not isinstance(tensor, Tensor) or not is_dense(tensor) or tensor.is_meta:
         raise InvalidTypeError(f"{what} is {shown(tensor)}, expected a dense tensor that holds its numbers")
     if tensor.dtype not in FLOATING:
+        way_out = "give real and imaginary parts to a network" if tensor.is_complex() else "convert it by .float()"
         raise InvalidTypeError(
-            f"{what} has dtype {tensor.dtype}; floating point is expected, of 16, 32 or 64 bits: convert it by .float()"
+            f"{what} has dtype {tensor.dtype}; floating point is expected, of 16, 32 or 64 bits: {way_out}"
         )
     if not bool(torch.isfinite(tensor).all()):
         raise InvalidValueError(f"{what} holds NaN or infinite values: its training diverged, leave it out")

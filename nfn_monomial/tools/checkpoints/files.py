@@ -164,13 +164,16 @@ class SafeTensors(Checkpoint):
 
 
 class TorchFile(Checkpoint):
-    """A file of ``torch.save``: a state dict or a whole module, or a dict with one under a key, by default the only."""
+    """A file of ``torch.save``: a state dict or a whole module, or a dict with one under a key, by default the only.
 
-    def __init__(self, path: Path, key: str | None = None) -> None:
-        self.path, self._given_key, self._identity = path, key, _identity(path)
+    One of several files (``shard``) is a state dict and nothing else.
+    """
+
+    def __init__(self, path: Path, key: str | None = None, *, shard: bool = False) -> None:
+        self.path, self._given_key, self._shard, self._identity = path, key, shard, _identity(path)
         self._saved = SavedFile(path)
         content = self._saved.content
-        state = _state_dict(path, content, key)
+        state = content if shard and isinstance(content, Mapping) else _state_dict(path, content, key)
         names = {name: state[k] for name, k in entry_names(state).items()}
         self._state = {name: t for name, t in names.items() if isinstance(t, Tensor)}
         self.objects = {name: value for name, value in names.items() if not isinstance(value, Tensor)}
@@ -179,7 +182,8 @@ class TorchFile(Checkpoint):
         arguments = content.get("hyper_parameters") if isinstance(content, Mapping) else None  # of Lightning
         self.arguments = arguments if isinstance(arguments, Mapping) else {}
         self.shapes = {name: tuple(t.shape) for name, t in self._state.items()}
-        if arrays := [name for name, value in self.objects.items() if _is_array(value)]:
+        arrays = [name for name, value in self.objects.items() if _is_array(value)]
+        if arrays := [name for name in arrays if not name.endswith("_extra_state")]:
             raise FileError(f"{path}: {listed(arrays)} is an array of numpy, expected a tensor: {ARRAYS}")
         slices = content.get("mp_world_size") if isinstance(content, dict) else None
         if isinstance(slices, int) and slices > 1:
@@ -193,7 +197,7 @@ class TorchFile(Checkpoint):
         return self._state[key]
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        copy = TorchFile(self.path, self._given_key)  # in memory of its own
+        copy = TorchFile(self.path, self._given_key, shard=self._shard)  # in memory of its own
         if copy._identity != self._identity:
             raise FileError(f"{self.path} was changed after it was read: start again")
         for key in copy:
@@ -387,7 +391,9 @@ def _sharded(path: Path) -> Sharded:
     if missing := [name for name in names if not (path.parent / name).is_file()]:
         raise MissingFileError(f"{path} names {listed(missing)}, which is not beside it: download it again")
     files = {name: path.parent / name for name in names}
-    found = Sharded(path, {n: SafeTensors(p) if p.suffix == SAFE else TorchFile(p) for n, p in files.items()}, data)
+    found = Sharded(
+        path, {n: SafeTensors(p) if p.suffix == SAFE else TorchFile(p, shard=True) for n, p in files.items()}, data
+    )
     wanted = parse_json(data)["weight_map"]
     if set(wanted) != set(found):
         odd = sorted(set(wanted) ^ set(found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +72,23 @@ def pairs_of(checkpoint: Checkpoint) -> Definition | None:
         )
     generator = torch.Generator().manual_seed(0)
     inputs = tuple(torch.randn(2, shapes[name + A][1], generator=generator) for name in names)
-    sizes = {name: (*shapes[name + A], shapes[name + B][0], name + BIAS in shapes) for name in names}
-    return dataclasses.replace(define(Pairs(sizes), inputs), name=PAIRS)
+    pairs = Pairs(
+        {name: (shapes[name + A], shapes[name + B]) for name in names}, {n for n in names if n + BIAS in shapes}
+    )
+    return dataclasses.replace(define(pairs, inputs), name=PAIRS)
 
 
 class Pairs(nn.Module):
-    """Pairs of matrices, by dotted names; ``sizes`` are rank, inputs and outputs, and whether there is a bias."""
+    """Pairs of matrices, by dotted names; ``shapes`` are those of A, ``(rank, inputs)``, and B, ``(outputs, rank)``."""
 
-    def __init__(self, sizes: Mapping[str, tuple[int, int, int, bool]]) -> None:
+    def __init__(
+        self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], biased: Collection[str] = ()
+    ) -> None:
         super().__init__()
-        self._names = list(sizes)
-        for name, (rank, inputs, outputs, bias) in sizes.items():
+        self._names = list(shapes)
+        for name, ((rank, inputs), (outputs, _)) in shapes.items():
             plant(self, f"{name}.lora_A", nn.Linear(inputs, rank, bias=False))
-            plant(self, f"{name}.lora_B", nn.Linear(rank, outputs, bias=bias))
+            plant(self, f"{name}.lora_B", nn.Linear(rank, outputs, bias=name in biased))
 
     def forward(self, *inputs: Tensor) -> Any:
         """An input ``(B, inputs)`` for each pair -> ``B A x`` of each, where B counts the factor."""
@@ -130,9 +134,15 @@ class Adapter(Checkpoint):
 
     def _times(self, key: str, tensor: Tensor, power: int) -> Tensor:
         factor = self._factors.get(key, 1.0) ** power
-        return (
-            tensor if factor == 1.0 or not tensor.is_floating_point() else (tensor.double() * factor).to(tensor.dtype)
-        )
+        if factor == 1.0 or not tensor.is_floating_point():
+            return tensor
+        exact = tensor.double() * factor
+        rounded = exact.to(tensor.dtype)
+        if (rounded.double() - exact).norm() > torch.finfo(tensor.dtype).eps * exact.norm():
+            raise FileError(
+                f"{self.path}: {key} times {factor:.3g} is out of the range of {tensor.dtype}: convert it to float32"
+            )
+        return rounded
 
     def doubt_beside(self, first: Checkpoint) -> str:
         """In words, what has to be known of it where it is compared with another one; nothing of most.

@@ -39,7 +39,7 @@ def made(form: str, folder: Path) -> Path:
         (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}), encoding="utf-8")
         return folder / INDEX
     if form == "sharded torch":
-        parts = {f"pytorch_model-0000{i}-of-00002.bin": [*STATE][2 * i - 2 : 2 * i] for i in (1, 2)}
+        parts = {f"pytorch_model-0000{i}-of-00002.bin": [*STATE][3 * i - 3 : 3 * i] for i in (1, 2)}
         for name, keys in parts.items():
             torch.save({key: STATE[key] for key in keys}, folder / name)
         places = {key: name for name, keys in parts.items() for key in keys}

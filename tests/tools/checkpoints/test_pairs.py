@@ -171,6 +171,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Tensor], str]] = {
     "no effect": ({"lora_alpha": 0}, {}, "expected a number other than 0"),
     "no pattern": ({"alpha_pattern": {"(": 1}}, {}, r"alpha_pattern has '\(', no pattern"),
     "a slow pattern": ({"alpha_pattern": {"(a+)+": 1}}, {}, r"alpha_pattern has \(a\+\)\+, more than is looked up"),
+    "a factor out of range": (
+        {"lora_alpha": 1e-60},
+        {},
+        r"lora_B\.weight times 2\.5e-61 is out of the range of torch\.f",
+    ),
     "no patterns": ({"rank_pattern": [3]}, {}, r"rank_pattern is \[3\], expected an object"),
 }
 
@@ -180,7 +185,7 @@ def test_other_functions_of_pairs_are_refused_by_name(case: str, tmp_path: Path)
     config, extra, message = REFUSED[case]
     a = adapter(tmp_path / "a", drawn(), extra, **{"r": 4, "lora_alpha": 8, **config})
     with pytest.raises(FileError, match=rf"^[^\n]*{message}[^\n]*$"):
-        read_networks([a])
+        read_networks([a])[0].check()
 
 
 def test_what_is_said_beside_a_config_is_told(tmp_path: Path) -> None:
