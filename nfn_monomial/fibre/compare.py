@@ -15,7 +15,7 @@ from torch import Tensor
 from nfn_monomial.alignment import align
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.alignment.verdict import EXPLAINS, Level, Move, other_tensors, verdict_on
-from nfn_monomial.canonical.fingerprint import fingerprint
+from nfn_monomial.canonical.fingerprint import fingerprint, step_of
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import pieces, whole
@@ -187,6 +187,7 @@ def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
 
     Raises:
         ValueError: for tensors that are missing, have other shapes, or are not finite.
+        TypeError: for tensors that are not float32 or float64, as of `fingerprint`.
     """
     given = {n: network[n] for n in form.whole.parameters if n in network}
     for name, t in given.items():
@@ -195,12 +196,13 @@ def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
                 f"a fingerprint is of one network: {name} has shape {tuple(t.shape)}, expected "
                 f"{len(form.whole.parameters[name])} dimensions; give each of a batch (B, 1, *shape) alone, as t[i, 0]"
             )
+    step_of(given)  # a form of narrow tensors may be wider
     found = form(given)
     text = fingerprint(form.space, _seen(form, found))
     if not _hidden(form):
         return text
     squares = fingerprint(form.space.uncharged(), {n: x.square() for n, x in found.items()})
-    return text[:1] + hashlib.sha256((text + squares).encode()).hexdigest()[1:32]
+    return hashlib.sha256((text + squares).encode()).hexdigest()[:32]
 
 
 def _norms_agree(forms: Sequence[dict[str, Tensor]], allowed: Mapping[str, float]) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import balance
+from nfn_monomial.canonical.fingerprint import STEPS
 from nfn_monomial.tools.report import Table
 
 from .findings import Finding, Written, difference_as_written, left_behind
@@ -48,7 +49,12 @@ def balance_checkpoint(checkpoint: PathLike, *, fibre: bool = False, **naming: U
         said = f"Its outputs were not compared: {network.why_not}."
     else:
         said = f"No output changes by more than {difference:.1e} of the largest."
-    lines = [f"Fingerprint of {network.label}: {printed}", said, *left_behind([network])]
+    if printed is None:
+        coarse = sorted({str(t.dtype).removeprefix("torch.") for t in network.values() if t.dtype not in STEPS})
+        told = f"none, as {', '.join(coarse)} has too few digits to tell networks apart; compare it with others"
+    else:
+        told = printed
+    lines = [f"Fingerprint of {network.label}: {told}", said, *left_behind([network])]
     lines += network.why_no_form(asked=fibre)
     cells = [(name, f"{norm['before']:.4g}", f"{norm['after']:.4g}") for name, norm in norms.items()]
     results = {

@@ -179,9 +179,14 @@ def placed_by_class(relatives: Sequence[Network], seed: int) -> list[str]:
     return []
 
 
-def _firsts(networks: Sequence[Network], prints: Sequence[str], seed: int) -> tuple[list[int], dict[int, Verdict]]:
-    """Of each network the number of the first one with its fingerprint that is the same function, and the verdicts."""
-    known: dict[str, list[int]] = {}
+def _firsts(
+    networks: Sequence[Network], prints: Sequence[str | None], seed: int
+) -> tuple[list[int], dict[int, Verdict]]:
+    """Of each network the number of the first that is the same function and has its fingerprint, or, like it, none.
+
+    And of each but the first ones the verdict on the two.
+    """
+    known: dict[str | None, list[int]] = {}
     firsts, verdicts = [], {}
     for i, (network, fingerprint) in enumerate(zip(networks, prints, strict=True)):
         alike = known.setdefault(fingerprint, [])

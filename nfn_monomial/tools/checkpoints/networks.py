@@ -30,6 +30,7 @@ from nfn_monomial.adapters.loading import Loaded, described, inert_kind, load_st
 from nfn_monomial.adapters.matching import match_in_order, way_out_of
 from nfn_monomial.adapters.packages import CONFIG, PACKAGES, significant
 from nfn_monomial.alignment.rounding import is_counter
+from nfn_monomial.canonical.fingerprint import STEPS
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
 from nfn_monomial.space.certificate import doubled, running, steady_answers
@@ -269,8 +270,13 @@ class Network(Mapping[str, Tensor]):
         told = asked or (self.runs and isinstance(form, str))
         return [f"Permutations, scales and signs alone were looked at: {reason}."] if told and self.form is None else []
 
-    def fingerprint(self) -> str:
-        """Of its normal form, where there is one; else `nfn_monomial.fingerprint`. Hashed with what nothing moves."""
+    def fingerprint(self) -> str | None:
+        """Of its normal form, where there is one; else `nfn_monomial.fingerprint`. Hashed with what nothing moves.
+
+        None where a tensor's dtype has none.
+        """
+        if any(t.dtype not in STEPS for t in self.values()):
+            return None
         form = None if self.definition.chain else self.form
         found = fingerprint(self.space, self) if form is None else fingerprint_fibre(form, self)
         still = {name: t for name, t in self.items() if form is not None and name not in form.whole.parameters}

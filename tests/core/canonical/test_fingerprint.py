@@ -25,9 +25,6 @@ CHAINS = {
 }
 
 
-WIDE = (torch.float32, torch.float64)
-
-
 class Attention(nn.Module):
     """Two heads of two channels, behind a norm; the bias of the keys does not matter."""
 
@@ -89,16 +86,38 @@ def test_other_functions_have_others(name):
     assert len(found) == 1 + len(others)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_where_digits_are_few_it_says_that_it_is_not_certain(dtype):
-    space = WeightSpace.from_module(Attention(), torch.randn(2, 3, 4))
-    networks = [drawn(space, seed, dtype) for seed in range(6)]
-    found = [fingerprint(space, network) for network in networks]
-    assert all(text.startswith("~") and len(text) == 32 for text in found)
-    assert len(set(found)) == len(found)
-    copies = [fingerprint(space, moved(space, x, seed, decades=1)) for seed, x in enumerate(networks)]
-    assert sum(a == b for a, b in zip(found, copies, strict=True)) >= 4
-    assert all(fingerprint(space, {k: t.to(wide) for k, t in networks[0].items()})[0] != "~" for wide in WIDE)
+NARROW = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_where_digits_are_few_there_is_none(dtype):
+    space = CHAINS["relu"]
+    network = {name: x.float() for name, x in drawn(space).items()}
+    narrow = {name: x.to(dtype) for name, x in network.items()}
+    for found, name in ((narrow, "weight.0"), (network | {"bias.2": narrow["bias.2"]}, "bias.2")):
+        with pytest.raises(TypeError, match=rf"{name} is a tensor .*{dtype}.* too few digits .* compare two such"):
+            fingerprint(space, found)
+    with pytest.raises(TypeError, match=r"weight.0 is a tensor .*int8.*; a floating point tensor is expected"):
+        fingerprint(space, {name: x.to(torch.int8) for name, x in network.items()})
+
+
+CHANGES = {
+    "all by 0.1 %": lambda x, g: x * (1 + 1e-3 * torch.randn(x.shape, generator=g)),
+    "a sign": lambda x, g: x * (1 - 2 * (torch.arange(x.numel()) == x.numel() // 2).view(x.shape)),
+    "twice one": lambda x, g: x * (1 + (torch.arange(x.numel()) == x.numel() // 2).view(x.shape)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_float32_tells_small_networks_apart_and_finds_them_again(change):
+    space = CHAINS["relu"]
+    for seed in range(10):
+        network = {n: x.float() / x.shape[-1] ** 0.5 for n, x in drawn(space, seed).items()}
+        own, g = fingerprint(space, network), generator(seed)
+        assert fingerprint(space, {n: CHANGES[change](x, g) for n, x in network.items()}) != own
+        assert fingerprint(space, moved(space, network, seed, decades=2)) == own
+        wide = {n: x.double() if n == "weight.1" else x for n, x in network.items()}
+        assert fingerprint(space, wide) == own, "the coarser of two dtypes counts"
 
 
 def test_names_do_not_matter_but_sizes_symmetries_and_order_do():

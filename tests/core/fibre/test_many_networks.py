@@ -155,6 +155,8 @@ def test_fingerprints_are_those_of_the_fibre(name: str) -> None:
     assert len({*prints, changed}) == 4
     with pytest.raises(ValueError, match=r"a fingerprint is of one network: .*; give each of a batch .* as t\[i, 0\]"):
         fingerprint_fibre(form, {name: t[None, None] for name, t in states[0].items()})
+    with pytest.raises(TypeError, match="too few digits to tell networks apart"):
+        fingerprint_fibre(form, {name: t.bfloat16() for name, t in states[0].items()})
 
 
 @pytest.mark.slow

@@ -133,6 +133,24 @@ def test_canonical_forms_are_the_same_function_with_the_same_fingerprint(residua
     assert found["explained"]["scale"] < 1e-9
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_dtypes_have_no_fingerprint_and_are_compared_all_the_same(dtype: torch.dtype, tmp_path: Path) -> None:
+    state = {key: t.to(dtype) for key, t in mlp(0, (4, 12, 2)).items()}
+    order = torch.arange(11, -1, -1)
+    turned = {"0.weight": state["0.weight"][order], "0.bias": state["0.bias"][order]}
+    turned |= {"2.weight": state["2.weight"][:, order], "2.bias": state["2.bias"]}
+    changed = {key: t * 1.05 for key, t in state.items()}
+    for name, found in {"a": state, "b": turned, "c": changed}.items():
+        saved(tmp_path / f"{name}.pt", found)
+    family = compare_checkpoints(tmp_path, activation="tanh").to_json()
+    assert [member["fingerprint"] for member in family["members"].values()] == [None] * 3
+    assert family["same_function"] == [["a", "b"]]
+    balanced = balance_checkpoint(tmp_path / "a.pt", activation="tanh")
+    assert balanced.to_json()["fingerprint"] is None
+    short = str(dtype).removeprefix("torch.")
+    assert f"Fingerprint of a.pt: none, as {short} has too few digits to tell networks apart; com" in balanced.summary
+
+
 def test_signs_do_not_hide_relatives(tmp_path: Path) -> None:
     state = mlp(1, (4, 12, 2))
     signs = torch.where(torch.arange(12) % 3 == 0, -1.0, 1.0)
