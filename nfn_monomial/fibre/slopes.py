@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import Float64, Point, doubled, evaluating
+from nfn_monomial.space.certificate import Point, evaluating
+from nfn_monomial.space.float64 import Float64, doubled
 from nfn_monomial.space.trace.graph import called_with
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -54,8 +55,8 @@ class Slopes:
         own = Point(module, pytree.tree_map_only(Tensor, doubled, inputs))
         self.space = space
         self.points = [point for _ in range(_POINTS) for point, _ in own.near(generator, _DRAWS)]
-        for other in own.resized():  # what holds for the example's numbers of tokens or pixels alone is none
-            self.points += [point for point, _ in other.near(generator, 1)]
+        # What holds for the example's numbers of tokens or pixels alone is none.
+        self.points += [other.point for other in own.resized(generator) if other.point is not None]
         if not self.points:
             raise InvalidValueError(
                 f"{type(module).__name__} could be tested at no weights near its own: its outputs there are not "

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, Dim, opposite, segments_of
-from nfn_monomial.space.certificate import answers, disturbed, doubled, largest_change
+from nfn_monomial.space.certificate import answers, largest_change
 from nfn_monomial.space.features import Features
+from nfn_monomial.space.float64 import disturbed, doubled
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 

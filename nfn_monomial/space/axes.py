@@ -118,7 +118,7 @@ def size_of(dim: Dim, sizes: Mapping[str, int]) -> int:
     return sum(math.prod([p if isinstance(p, int) else sizes[p.node] for p in parts]) for parts in segments_of(dim))
 
 
-def each_axis(dim: Dim, change: Callable[[Axis], Collection[Axis]]) -> Dim:
+def each_axis(dim: Dim, change: Callable[[Axis], Collection[Axis | int]]) -> Dim:
     """A dimension with every axis replaced by others: one, several, or none, which is for axes of one neuron."""
     if isinstance(dim, Sum):
         shared = sum(1 if isinstance(factor, int) else len(change(factor)) for factor in dim.lead)

@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
+from .float64 import Float64, disturbed, doubled
 from .groups import GroupElement
 from .monomial import MonomialMatrix
-from .packing import concrete
+from .packing import concrete, cut, joined, sizes_in
 from .trace.graph import called_with
+from .trace.operators import short
 
 _RTOL = 1e-9  # in float64, where a group that keeps the function is right to 1e-12
 _TRIALS = 4
 _DRAWS = 3  # of weights and inputs for one trial, until the function is defined for them
 _ORDERS = 8  # of magnitude that scales are drawn from, above 1 and below
 _LARGE = 1_000_000  # with more entries than this, two trials have seen enough of them
-
-
-class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turns casts to other floating types into casts to float64, as those that many norms have inside.
-
-    Casts to complex types are casts to complex128. What is created without a dtype, as the first state of a recurrent
-    layer, is float64 too.
-    """
-
-    supports_higher_order_operators = True
-
-    def __enter__(self) -> Self:
-        self._default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *reason: Any) -> None:
-        torch.set_default_dtype(self._default)
-        super().__exit__(*reason)  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: to keep a compiler out that nobody called, torch would import it, which takes seconds."""
-        return False
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        options = dict(kwargs or {})
-        if (dtype := options.get("dtype")) is not None and (dtype.is_floating_point or dtype.is_complex):
-            options["dtype"] = torch.complex128 if dtype.is_complex else torch.float64
-        return operator(*args, **options)
+_MOST_WORK = 2e10  # additions and products of a forward pass with inputs of another size: a few seconds
+_ORDERING = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median", "nanmedian", "mode"}
 
 
 @contextlib.contextmanager
@@ -142,6 +115,86 @@ def largest_change(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float
     return float("nan") if any(e != e for e in errors) else max(errors)
 
 
+class Part(NamedTuple):
+    """One factor of a group.
+
+    Attributes:
+        node: on whose neurons it acts; the name of a piece, for what does not matter to the function.
+        kind: what it does to them; ``"dead"`` are random numbers in place of that piece.
+        gauge: number of the node's gauge, for scales and signs.
+    """
+
+    node: str
+    kind: Literal["permutation", "scale", "sign", "dead"]
+    gauge: int = 0
+
+
+class Move(NamedTuple):
+    """A change of weights that leaves the function alone: an element, behind random numbers for what does not matter.
+
+    Attributes:
+        element: of the group.
+        dead: pieces of parameters that become random numbers.
+    """
+
+    element: GroupElement
+    dead: Collection[str] = ()
+
+    def moved(self, name: str, tensor: Tensor) -> Tensor:
+        """One parameter or buffer, moved."""
+        space = self.element.space
+        if any(piece in self.dead for piece in space.pieces_of.get(name, ())):
+            generator, sizes = torch.Generator().manual_seed(len(name)), self.element.sizes
+            sizes = sizes_in(space, name, tuple(tensor.shape), sizes)
+            pieces = dict(cut(space, name, tensor, sizes))
+            for piece in [piece for piece in pieces if piece in self.dead]:
+                pieces[piece] = disturbed(pieces[piece], generator, spread=100.0)
+            tensor = joined(space, name, pieces, sizes)
+        return self.element.act({name: tensor})[name]
+
+    def parts(self) -> Iterator[tuple[Part, Move]]:
+        """All factors of its element, and each piece that does not matter, one by one."""
+        space, moves = self.element.space, self.element.matrices
+        for node, matrix in moves.items():
+            ones = [torch.ones_like(scale) for scale in matrix.scales]
+            factors: list[tuple[Part, MonomialMatrix]] = []
+            if matrix.permutes and matrix.size > 1:
+                factors.append((Part(node, "permutation"), MonomialMatrix(ones, matrix.permutation)))
+            for n, (gauge, scale) in enumerate(zip(space.nodes[node].gauges, matrix.scales, strict=True)):
+                if gauge.scales:
+                    scales = [*ones[:n], scale.abs(), *ones[n + 1 :]]
+                    factors.append((Part(node, "scale", n), MonomialMatrix.diagonal(scales)))
+                if gauge.flips:
+                    scales = [*ones[:n], scale.sign(), *ones[n + 1 :]]
+                    factors.append((Part(node, "sign", n), MonomialMatrix.diagonal(scales)))
+            yield from ((part, Move(GroupElement(space, {node: factor}))) for part, factor in factors)
+        yield from ((Part(piece, "dead"), Move(GroupElement(space, {}), (piece,))) for piece in self.dead)
+
+    def of_nodes(self) -> Iterator[tuple[str, Move]]:
+        """What it does on each node alone, and all that does not matter under no name."""
+        space = self.element.space
+        for node, matrix in self.element.matrices.items():
+            yield node, Move(GroupElement(space, {node: matrix}))
+        if self.dead:
+            yield "", Move(GroupElement(space, {}), self.dead)
+
+
+class Resized(NamedTuple):
+    """Inputs that have another size in place of one of the example's.
+
+    Attributes:
+        extent: the size that the example has.
+        size: the one that stands in its place.
+        point: with such inputs and random weights; None where it would take too long.
+        answers: of the module there.
+    """
+
+    extent: int
+    size: int
+    point: Point | None
+    answers: list[Tensor]
+
+
 class Point(NamedTuple):
     """Where a module is tested.
 
@@ -159,20 +212,20 @@ class Point(NamedTuple):
     keep_signs: bool = False
     where: str = "the example inputs"
 
-    def weights(self, element: GroupElement | None = None) -> dict[str, Tensor]:
-        """Parameters and buffers in float64 on the CPU, moved by an element one by one: there is one copy of them."""
+    def weights(self, move: Move | None = None) -> dict[str, Tensor]:
+        """Parameters and buffers in float64 on the CPU, moved one by one: there is one copy of them."""
         parameters, found = dict(self.module.named_parameters()), {}
         for i, (name, own) in enumerate((parameters | dict(self.module.named_buffers())).items()):
             tensor = doubled(own)
             if self.seed is not None:
                 generator = torch.Generator().manual_seed(self.seed + i)
                 tensor = disturbed(tensor, generator, self.keep_signs or name not in parameters)
-            found[name] = tensor if element is None else element.act({name: tensor})[name]
+            found[name] = tensor if move is None else move.moved(name, tensor)
         return found
 
-    def answers(self, element: GroupElement | None = None) -> list[Tensor]:
-        """What the module answers here, or where the element moves the weights."""
-        return answers(self.module, self.weights(element), *self.inputs)
+    def answers(self, move: Move | None = None) -> list[Tensor]:
+        """What the module answers here, or with weights that are moved."""
+        return answers(self.module, self.weights(move), *self.inputs)
 
     def steady_answers(self) -> list[Tensor]:
         """The same here, see `steady_answers`."""
@@ -193,20 +246,112 @@ class Point(NamedTuple):
                 yield point, found
                 return
 
-    def resized(self) -> Iterator[Point]:
-        """Inputs with one more, or one less, along all of their dimensions that have one size; entries recur."""
-        for n in sorted({n for t in pytree.tree_leaves(self.inputs) if isinstance(t, Tensor) for n in t.shape}):
-            for size in (n + 1, n - 1) if n > 1 else (2,):
-                changed = functools.partial(_resized, n=n, size=size)
-                inputs = pytree.tree_map_only(Tensor, changed, self.inputs)
-                shapes = (str(tuple(t.shape)) for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor))
-                yield self._replace(inputs=inputs, where=f"inputs of shape {', '.join(shapes)}")
+    def resized(self, generator: torch.Generator) -> Iterator[Resized]:
+        """Points whose inputs have n + 1, n - 1, 2 n and 3 n in place of each size n, where the module runs.
+
+        A size is changed wherever it occurs, and entries recur. If no other one runs, it is changed in one place of
+        all shapes, and then in one tensor: a number of tokens may happen to be that of channels. Sizes at which a pass
+        would take long are left out, but for n + 1 and n - 1.
+        """
+        shapes = [t.shape for t in pytree.tree_leaves(self.inputs) if isinstance(t, Tensor)]
+        work = self._work() / max(1, sum(shape.numel() for shape in shapes))
+        for n in sorted({n for shape in shapes for n in shape if n > 0}):
+            every = [(i, dim) for i, shape in enumerate(shapes) for dim, extent in enumerate(shape) if extent == n]
+            alike = [[place for place in every if place[1] == dim] for dim in sorted({dim for _, dim in every})]
+            ran, seen = False, list[list[tuple[int, int]]]()
+            for places in (every, *alike, *([place] for place in every)):
+                if ran or places in seen:
+                    continue
+                seen.append(places)
+                for size in dict.fromkeys(m for m in (n + 1, n - 1, 2 * n, 3 * n) if m > 0):
+                    other = self._resized(places, size)
+                    entries = sum(t.numel() for t in pytree.tree_leaves(other.inputs) if isinstance(t, Tensor))
+                    if work * entries > _MOST_WORK and (size > n + 1 or places != every):
+                        yield Resized(n, size, None, [])
+                        continue
+                    for point, found in other.near(generator, 1):
+                        ran = True
+                        yield Resized(n, size, point, found)
+
+    def _resized(self, places: Collection[tuple[int, int]], size: int) -> Point:
+        leaves, spec = pytree.tree_flatten(self.inputs)
+        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        for i, dim in places:
+            t = leaves[at[i]]
+            leaves[at[i]] = t.index_select(dim, torch.arange(size) % t.shape[dim])
+        shapes = ", ".join(str(tuple(leaves[i].shape)) for i in at)
+        return self._replace(inputs=pytree.tree_unflatten(leaves, spec), where=f"inputs of shape {shapes}")
+
+    def _work(self) -> float:
+        """About how many additions and products a forward pass takes; 0 for few."""
+        entries = sum(t.numel() for t in pytree.tree_leaves(self.inputs) if isinstance(t, Tensor))
+        if entries * sum(t.numel() for t in self.module.parameters()) < _MOST_WORK / 100:
+            return 0.0
+        with FlopCounterMode(display=False) as counter:
+            self.answers()
+        return max(float(counter.get_total_flops()), 1000.0 * entries)
+
+    def ties(self) -> list[str]:
+        """Operators that put equal entries in an order here, where torch takes them by their places."""
+        with _Ties() as seen:
+            self.answers()
+        return list(seen.names)
 
 
-def _resized(t: Tensor, n: int, size: int) -> Tensor:
-    for dim in (dim for dim, extent in enumerate(t.shape) if extent == n):
-        t = t.index_select(dim, torch.arange(size) % n)
-    return t
+class _Ties(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects the operators that tell equal entries apart."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: dict[str, None] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = operator(*args, **(kwargs or {}))
+        if (name := short(str(operator))) in _ORDERING and not (isinstance(found, Tensor) and "arg" not in name):
+            dims = [a for a in (*args[1:], (kwargs or {}).get("dim")) if isinstance(a, int)]
+            dim = -1 if name in ("topk", "kthvalue") and len(dims) < 2 else (dims or [-1])[-1]
+            if args[0].ndim and bool((args[0].sort(dim).values.diff(dim=dim) == 0).any()):
+                self.names[name] = None
+        return found
+
+
+class Sizes(NamedTuple):
+    """The sizes at which a module was tested in place of one that the example has.
+
+    Attributes:
+        extent: the size that the example has.
+        ran: the others that were tested.
+        too_large: those that would have taken long.
+    """
+
+    extent: int
+    ran: tuple[int, ...]
+    too_large: tuple[int, ...]
+
+
+class Certificate(NamedTuple):
+    """What was tested.
+
+    Attributes:
+        elements: how many group elements were tested where inputs have the example's sizes.
+        ties: operators that tell entries apart which are equal at the module's own weights, so that the element there
+            changed the outputs and says nothing.
+        sizes: what was tested besides, for each size in the shapes of inputs.
+    """
+
+    elements: int
+    ties: tuple[str, ...]
+    sizes: tuple[Sizes, ...]
+
+
+Shrink: TypeAlias = Callable[[Sequence[Part], str], Callable[..., GroupElement]]
+"""Takes what does not hold, and where, out of a space, whose ``sample`` it gives back."""
 
 
 def certify(
@@ -216,7 +361,8 @@ def certify(
     *,
     kwargs: Mapping[str, Any] | None = None,
     blame: Callable[[str], str] = str,
-) -> int:
+    shrink: Shrink | None = None,
+) -> Certificate:
     """Raise if random group elements change a module's function, on the example or in its neighbourhood.
 
     Everything is computed on the CPU in float64, with scales of many orders of magnitude, see `widened`. The first
@@ -224,8 +370,11 @@ def certify(
     the size of the module's own: what holds for weights of 0, or for the statistics of a fresh norm, alone is not
     enough. Where the function is not defined for these (its outputs are not finite, or it raises an error), others are
     drawn; after a few, the element is left out. These elements move every neuron, so that none of a node's neurons is
-    told apart from the others unseen. At last, inputs get another size of each dimension that the module lets vary, one
-    after the other: a number of tokens, of networks, of pixels.
+    told apart from the others unseen. Parameters that are said not to matter become random numbers. At last, inputs get
+    other sizes, see `Point.resized`: a number of tokens, of networks, of pixels.
+
+    Where a module's own entries are equal, as of a router that starts at zeros, operators such as ``topk`` choose by
+    place, which no group keeps: such weights say nothing, the random ones decide.
 
     Args:
         module: the network, run in eval mode, each submodule's mode and all parameters left as they are.
@@ -233,10 +382,8 @@ def certify(
         sample: `WeightSpace.sample` of the space that is in question.
         kwargs: further arguments of the module.
         blame: what to say of a node whose part of the group changes the function, such as what runs on it.
-
-    Returns:
-        The number of elements that were tested: 2 at least, one at the module's own parameters, the others at random
-        ones.
+        shrink: takes parts of the group away that hold at the example's sizes, but not at others. Without it, these are
+            an error.
 
     Raises:
         ValueError: if the function changes, with its relative change and the nodes that are wrong; or if nothing can be
@@ -253,46 +400,70 @@ def certify(
     own = Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {}))))
     trials = _TRIALS if sum(t.numel() for t in (*module.parameters(), *module.buffers())) < _LARGE else 2
 
-    def elements() -> Iterator[GroupElement]:
-        yield widened(sample(generator=generator).proper())
-        while True:
-            yield widened(sample(generator=generator).proper().cyclic())
+    def move() -> Move:
+        element = sample(generator=generator).proper().cyclic()
+        return Move(widened(element), element.space.dead)
 
-    def points() -> Iterator[tuple[Point, list[Tensor]]]:
-        yield own, own.steady_answers()
-        for _ in range(trials - 1):
-            yield from own.near(generator, _DRAWS)
-        for other in own.resized():  # at most sizes a module does not run, whatever its weights
-            yield from other.near(generator, 1)
+    def change(moved: Move, point: Point, expected: list[Tensor]) -> float:
+        return largest_change(point.answers(moved), expected)
 
-    tested = 0
+    def refuse(moved: Move, point: Point, expected: list[Tensor]) -> InvalidValueError:
+        point.steady_answers()  # own weights of 0 may have hidden that it is random
+        wrong = [
+            blame(node) if node else f"what should not matter, {', '.join(part.dead)}"
+            for node, part in moved.of_nodes()
+            if not change(part, point, expected) <= _RTOL
+        ]
+        ties = ", ".join(point.ties())
+        tied = f" Entries that {ties} takes by their places are equal there." if ties else ""
+        return InvalidValueError(
+            f"the group of {moved.element.space} changes what {name} computes on {point.where}, by "
+            f"{change(moved, point, expected):.1e} (relative), through {'; '.join(wrong) or 'several nodes together'}."
+            f"{tied} An operator has a rule that is not true of it, or not of this size: register_operator(name, rule) "
+            "gives it another; and tell us of it"
+        )
+
     try:
-        for element, (point, expected) in zip(elements(), points(), strict=False):
-            error = largest_change(point.answers(element), expected)
-            if not error <= _RTOL:
-                point.steady_answers()  # own weights of 0 may have hidden that it is random
-                parts = {node: GroupElement(element.space, {node: m}) for node, m in element.matrices.items()}
-                changes = {node: largest_change(point.answers(part), expected) for node, part in parts.items()}
-                wrong = [blame(node) for node, change in changes.items() if not change <= _RTOL]
-                raise InvalidValueError(
-                    f"the group of {element.space} changes what {name} computes on {point.where}, by {error:.1e} "
-                    f"(relative), through {'; '.join(wrong) or 'several nodes together'}. An operator has a rule that "
-                    "is not true of it, or not of this size: register_operator(name, rule) gives it another; and tell "
-                    "us of it"
-                )
-            tested += point.where == own.where
+        # What does not matter stays: where it alone is not 0 at first, answers are nothing but rounding.
+        first, expected = Move(widened(sample(generator=generator).proper())), own.steady_answers()
+        kept = change(first, own, expected) <= _RTOL
+        ties = [] if kept else own.ties()
+        if not kept and not ties:
+            raise refuse(first, own, expected)
+        points = [point for _ in range(trials - 1) for point in own.near(generator, _DRAWS)]
+        for point, expected in points:
+            if not change(moved := move(), point, expected) <= _RTOL:
+                raise refuse(moved, point, expected)
+        elements, sizes = len(points) + kept, dict[int, tuple[list[int], list[int]]]()
+        if not points:
+            raise InvalidValueError(
+                f"{name} could be tested at no weights but its own: at random ones near these its outputs are not "
+                "finite, or it raises an error. Give weights and inputs with room around them, or certify=False for a "
+                "space that nothing has tested"
+            )
+        for extent, size, other, expected in own.resized(generator):
+            ran, too_large = sizes.setdefault(extent, ([], []))
+            (too_large if other is None else ran).append(size)
+            while other is not None and not change(moved := move(), other, expected) <= _RTOL:
+                if shrink is None or not (lost := _failing(moved, lambda part: change(part, other, expected))):  # noqa: B023
+                    raise refuse(moved, other, expected)
+                sample = shrink(lost, other.where)
     except RuntimeError as reason:
         raise InvalidValueError(
             f"{name} does not run on the CPU in float64, in which the example inputs are used to check the space "
             f"({reason}). A module that turns its inputs into another dtype itself cannot be checked"
         ) from reason
-    if tested < 2:
-        raise InvalidValueError(
-            f"{name} could be tested at no weights but its own: at random ones near these its outputs are not finite, "
-            "or it raises an error. Give weights and inputs with room around them, or certify=False for a space that "
-            "nothing has tested"
-        )
-    return tested
+    tried = {n for t in pytree.tree_leaves((inputs, kwargs)) if isinstance(t, Tensor) for n in t.shape}
+    return Certificate(
+        elements, tuple(ties), tuple(Sizes(n, *map(tuple, sizes.get(n, ((), ())))) for n in sorted(tried))
+    )
+
+
+def _failing(moved: Move, change: Callable[[Move], float]) -> list[Part]:
+    """The parts of a move that change the function; all of them where it takes several together."""
+    wrong = {node for node, part in moved.of_nodes() if not change(part) <= _RTOL}
+    parts = [part for part in moved.parts() if not wrong or ("" if part[0].kind == "dead" else part[0].node) in wrong]
+    return [part for part, alone in parts if not change(alone) <= _RTOL] or [part for part, _ in parts]
 
 
 def widened(element: GroupElement) -> GroupElement:
@@ -329,32 +500,3 @@ def running(module: nn.Module, on: str) -> Iterator[None]:
         raise
     except Exception as reason:
         raise InvalidValueError(f"{type(module).__name__} does not run on {on}: {reason}") from reason
-
-
-def doubled(t: Tensor) -> Tensor:
-    """A copy on the CPU, in float64 where it is floating point."""
-    return t.detach().to("cpu", torch.float64 if t.is_floating_point() else t.dtype, copy=True)
-
-
-def disturbed(t: Tensor, generator: torch.Generator, keep_signs: bool = False) -> Tensor:
-    """``t`` with normal random numbers of its root mean square added; of 0, as of a fresh layer of its width.
-
-    What is positive throughout, as variances are, stays so: it is multiplied instead. Integers stay as they are.
-
-    Args:
-        t: of any shape.
-        generator: source of randomness.
-        keep_signs: whether every entry is multiplied, by a positive number. Those of 0 become random numbers all the
-            same; positive ones, if no entry is negative.
-    """
-    if t.is_complex():
-        return torch.view_as_complex(disturbed(torch.view_as_real(t.resolve_conj()), generator, keep_signs))
-    if not t.is_floating_point() or not t.numel():
-        return t
-    noise = torch.randn(t.shape, dtype=t.dtype, generator=generator)
-    fresh = (t[0] if t.ndim else t).numel() ** -0.5
-    if keep_signs or (t.ndim < 2 and bool((t > 0).all())):
-        start = noise.abs() if bool((t >= 0).all()) else noise
-        return torch.where(t == 0, fresh * start, t * (noise / 2).exp())
-    size = t.square().mean().sqrt()
-    return t + (size if size > 0 else fresh) * noise

@@ -124,7 +124,9 @@ class GroupElement:
         Args:
             tensors: parameter name -> tensor ``(..., *shape)`` with any leading dimensions (a state dict, or a
                 batch ``(B, C, *shape)``), or `Features`. For a batch of elements, dimension 0 is the batch.
-                Names that are no parameters of the space are passed through, but for other names of tied ones.
+                Names that are no parameters of the space are passed through, but for other names of tied ones. So
+                parameters that the module does not read on its example, such as the heads of other tasks, stay as they
+                are: where they read neurons that are moved, what the module answers by them changes.
 
         Returns:
             The same kind of thing; the input is not written to.
@@ -179,7 +181,7 @@ class GroupElement:
             raise InvalidValueError(
                 f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected"
             )
-        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), self._sizes)
+        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), self.sizes)
 
         def move(x: Tensor) -> Tensor:
             parts = {piece: self._moved(x, self.space.axes[piece]) for piece, x in cut(self.space, name, x, sizes)}
@@ -188,7 +190,7 @@ class GroupElement:
         return within_range(name, tensor, move)
 
     @functools.cached_property
-    def _sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Sizes of the nodes that matrices or the space tell."""
         nesting = self.space.nesting
         fixed = {n: node.size for n, node in self.space.nodes.items() if not node.permutes and node.size is not None}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import torch
@@ -14,16 +15,16 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
-from .axes import Axis, Dim, each_axis
+from .axes import Axis, Dim, each_axis, flow
+from .certificate import Certificate, Part, inputs_of
 from .certificate import certify as require_kept
-from .certificate import inputs_of
 from .features import Features, Layout, Types
 from .folding import Folding, layout_of
 from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
 from .groups import GroupElement, random_element
 from .report import Drawing, draw, explain
-from .specification import Node, Specification
-from .trace import Report, derive
+from .specification import TAKEN, Node, Specification
+from .trace import Loss, Report, derive
 from .written import read, written
 
 
@@ -193,17 +194,28 @@ class WeightSpace(Specification):
                 example_inputs, kwargs = module.example_inputs or ((), {})
             module = module.module(check_guards=False)
         inputs = () if example_inputs is None else inputs_of(example_inputs)
-        nodes, parameters, report, ties = derive(program, inputs, kwargs=kwargs, frozen=frozen)
+        nodes, parameters, report, ties = derive(program, inputs, kwargs=kwargs, frozen=frozen, dead=certify)
         dead = [found.parameter for found in report.dead if not found.left_out]
         space = cls(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
-        space._report, space._tested = report, "Not tested: from_module(..., certify=False)"
+        space._report, space._tested = (
+            report,
+            (
+                "Not tested, and parameters that do not matter to the function were not looked for: "
+                "from_module(..., certify=False)"
+            ),
+        )
         if certify:
             ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in report.nodes}
-            count = require_kept(module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
-            space._tested = (
-                f"Tested: {count} random elements of the group changed no output by more than 1e-9 in float64: 1 at "
-                f"the module's own weights, {count - 1} at random weights, buffers and inputs near these"
+
+            def shrink(parts: Sequence[Part], where: str) -> Callable[..., GroupElement]:
+                nonlocal space
+                space = _without(space, parts, where)
+                return space.sample
+
+            tested = require_kept(
+                module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})", shrink=shrink
             )
+            space._tested = _in_words(tested)
         return space
 
     def to_json(self) -> dict[str, Any]:
@@ -255,8 +267,8 @@ class WeightSpace(Specification):
         """The space in words: a table of its nodes, what acts on each, the tensors there and their charges.
 
         Of a space that `from_module` made also what each node runs through, which operator cost which symmetry and why,
-        and which parameters do not matter. Repeated blocks are one line; of what does not fit two screens, also those
-        of other sizes, unless it is to be ``full``.
+        and which parameters do not matter or are not read. Repeated blocks are one line; of what does not fit two
+        screens, also those of other sizes, unless it is to be ``full``. Then each parameter that is not read is named.
         """
         return explain(self, self._report, self._tested, full=full)
 
@@ -383,6 +395,79 @@ class WeightSpace(Specification):
         """
         known = self.declared(sizes)
         return random_element(self, known, scale_range=scale_range, batch=batch, generator=generator, device=device)
+
+
+def _without(space: WeightSpace, parts: Sequence[Part], where: str) -> WeightSpace:
+    """A derived space without parts of its group, which do not hold at other sizes of inputs than the example's."""
+    lost: dict[str, dict[int, Symmetry]] = {}  # node -> gauge -> what is left of it
+    fixed, dead = set[str](), {part.node for part in parts if part.kind == "dead"}
+    for name, kind, n in parts:
+        if kind == "permutation":
+            fixed.add(name)
+        elif kind != "dead":
+            gauge = lost.setdefault(name, {}).get(n, space.nodes[name].gauges[n])
+            lost[name][n] = gauge & (Symmetry.SIGN if kind == "scale" else Symmetry.SCALE)
+    # Neurons that are nested in others cannot stay where they are: they become sizes, with all that is nested in them.
+    sizes = {n for n in space.nodes if any(a in fixed and a in space.nesting for a in space.ancestry(n))}
+    nodes, entries, taken = dict[str, Node](), dict[str, str](), {*space.nodes, *TAKEN}
+    for name, node in space.nodes.items():
+        node = node._replace(gauges=tuple(lost.get(name, {}).get(n, gauge) for n, gauge in enumerate(node.gauges)))
+        if name in fixed and name not in sizes:
+            nodes[name] = Node((Symmetry.FIXED,), node.size)
+            if node.scales or node.flips:  # of single entries, which stay where they are
+                entries[name] = next(
+                    n for n in (f"{name}_entries{'_' * i}" for i in range(len(taken) + 1)) if n not in taken
+                )
+                nodes[entries[name]] = Node(node.gauges, 1, name)
+        elif name not in sizes:
+            nodes[name] = node
+
+    def change(axis: Axis) -> list[Axis | int]:
+        if axis.node in sizes:
+            return [space.sizes()[axis.node]]
+        if axis.node not in fixed:
+            return [axis]
+        still = Axis(axis.node, (flow(axis.charge) > 0) - (flow(axis.charge) < 0))
+        return [still, Axis(entries[axis.node], axis.charge)] if axis.node in entries else [still]
+
+    parameters = {name: tuple(each_axis(dim, change) for dim in dims) for name, dims in space.parameters.items()}
+    left = [piece for piece in space.dead if piece not in dead]
+    found = WeightSpace(nodes, parameters, label=space.label, dead=left, ties=space.ties)
+    losses = [Loss(name, kind, where, "holds at the example's sizes only") for name, kind, _ in parts if kind != "dead"]
+    if (report := space._report) is not None:
+        mattering = tuple(d for d in report.dead if d.left_out or d.parameter not in dead)
+        report = dataclasses.replace(report, losses=(*report.losses, *dict.fromkeys(losses)), dead=mattering)
+    found._report = report
+    return found
+
+
+def _in_words(tested: Certificate) -> str:
+    """What a certificate says, for `WeightSpace.explain`."""
+    others = tested.elements - (not tested.ties)
+    own = "1 at the module's own weights, " if not tested.ties else ""
+    text = (
+        f"Tested: {tested.elements} random elements of the group changed no output by more than 1e-9 in float64: "
+        f"{own}{others} at random weights, buffers and inputs near these"
+    )
+    sized = [f"{_listed(sorted({n, *ran}))} where the example has {n}" for n, ran, _ in tested.sizes if ran]
+    if sized:
+        text += f". Sizes of inputs that were tested: {'; '.join(sized)}"
+    if alone := [str(n) for n, ran, _ in tested.sizes if not ran]:
+        text += f". Tested at the example's size only: {_listed(alone)}"
+    if large := [str(size) for _, _, sizes in tested.sizes for size in sizes]:
+        text += f". Too large to be tried: {_listed(list(dict.fromkeys(large)))}"
+    if tested.ties:
+        text += (
+            f". Entries that {_listed(tested.ties)} puts in order are equal at the module's own weights, where torch "
+            "takes them by their places: there the group does not keep the outputs"
+        )
+    return text
+
+
+def _listed(items: Sequence[object]) -> str:
+    """``1, 2 and 3``."""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _uncharged(s: WeightSpace) -> WeightSpace:

@@ -167,7 +167,7 @@ def _extent(numbers: Sequence[int | None], unknown: str = "?") -> str:
 def explain(space: Specification, report: Report | None = None, tested: str = "", *, full: bool = False) -> str:
     """See `WeightSpace.explain`."""
     rows = rows_of(space)
-    text = _told(space, rows, report, tested, folded)
+    text = _told(space, rows, report, tested, folded, full=full)
     lines = text.count("\n") + 1
     if full or lines <= _SCREENS:
         return text
@@ -177,7 +177,9 @@ def explain(space: Specification, report: Report | None = None, tested: str = ""
     return f"{_told(space, outlined(rows), report, tested, ranges)}\n\n{note}"
 
 
-def _told(space: Specification, rows: Sequence[Row], report: Report | None, tested: str, fold: Fold) -> str:
+def _told(
+    space: Specification, rows: Sequence[Row], report: Report | None, tested: str, fold: Fold, *, full: bool = False
+) -> str:
     ran = {} if report is None else {node.name: node.operations for node in report.nodes}
     table = [("node", "size", "group", "runs through")]
     below: list[list[str]] = [["    its tensors, by their charges"]]
@@ -199,7 +201,8 @@ def _told(space: Specification, rows: Sequence[Row], report: Report | None, test
         for title, left_out in (("Does not matter to the function", False), ("Not in the space", True)):
             if those := [found for found in report.dead if found.left_out == left_out]:
                 reasons = "; ".join(dict.fromkeys(found.reason for found in those))
-                parts.append(_wrapped(f"{title}: {', '.join(fold(found.parameter for found in those))} ({reasons})"))
+                names = [found.parameter for found in those]  # of what is left out each, if all is to be said
+                parts.append(_wrapped(f"{title}: {', '.join(names if full and left_out else fold(names))} ({reasons})"))
         if report.unknown:
             listed = ", ".join(fold(report.unknown))
             parts.append(f"Operators without a rule: {listed}; give them one with register_operator(name, rule)")

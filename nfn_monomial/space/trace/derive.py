@@ -18,6 +18,7 @@ from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.specification import Node
 
 from .algebra.atoms import Product
+from .dead import dead_parts
 from .graph import program_of, ties_of
 from .interpreter import Interpreter
 from .report import Report
@@ -51,6 +52,7 @@ def derive(
     *,
     kwargs: Mapping[str, Any] | None = None,
     frozen: Collection[str] = (),
+    dead: bool = True,
 ) -> Derivation:
     """The nodes of a network, with all permutations, scalings and sign flips that its operators are known to allow.
 
@@ -59,6 +61,8 @@ def derive(
         example_inputs: one tensor or a tuple of arguments; not needed for an exported program.
         kwargs: keyword arguments of the call.
         frozen: names of parameters and buffers that stay as they are.
+        dead: whether parameters are looked for that do not matter, which takes a forward and a backward pass in float64
+            on the CPU; not on the meta device.
 
     Raises:
         TypeError: if ``module`` is neither.
@@ -93,5 +97,6 @@ def derive(
     }
     parents = nests_of(found.run, classes, found.roots.values())
     charges = Charges(found.run, found.roots, parents)
-    writer = Writer(found, charges, parents, program)
+    without = dead_parts(program, found.roots, found.run.fixed) if dead else {}
+    writer = Writer(found, charges, parents, program, without)
     return Derivation(writer.nodes, writer.parameters, writer.report(), ties_of(module, writer.parameters))

@@ -35,6 +35,7 @@ class Program:
         states: placeholder -> shape, for other buffers: whatever a checkpoint holds in them, nothing acts on it.
         constants: placeholder -> tensor, for constants of the code.
         unused: names of parameters that no operation reads.
+        values: placeholder -> what stands there in this module and on the example, if that is known.
     """
 
     graph: fx.Graph
@@ -44,6 +45,7 @@ class Program:
     states: dict[str, torch.Size]
     constants: dict[str, Tensor]
     unused: tuple[str, ...]
+    values: dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -240,7 +242,12 @@ def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection
             constants[place] = known.detach().cpu()
     tensors = {name: tensors[name] for name in sorted(tensors, key=lambda n: order.get(n, len(order)))}
     left = tuple(n for n in unused if n not in tensors)
-    return Program(graph, parameters, tensors, frozenset(optional), states, constants, left)
+    known, specs = exported.state_dict | exported.constants, exported.graph_signature.input_specs
+    values = {spec.arg.name: known[spec.target] for spec in specs if spec.target in known}
+    examples = pytree.tree_leaves(exported.example_inputs or ())
+    places = [node.name for node in graph.nodes if node.op == "placeholder" and node.name not in values]
+    values |= dict(zip(places, examples, strict=False)) if len(places) == len(examples) else {}
+    return Program(graph, parameters, tensors, frozenset(optional), states, constants, left, values)
 
 
 def operation(node: fx.Node) -> str:

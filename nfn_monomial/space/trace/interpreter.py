@@ -29,7 +29,6 @@ _SHAPES_ONLY = {
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal", "randint_like"}
 # What makes more of inputs than a FIXED tensor: they are repeated, or stand beside a state that is 0 at first.
 _JOINS = {"cat", "concat", "concatenate"}
-_CUTS = {"select", "slice", "split", "split_with_sizes"}
 _REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
 _COUNTS = {"arange", "linspace", "logspace", "eye", "tril", "triu", "cumsum", "cumprod", "logcumsumexp"}
 # What leaves positions of entries as they are, and what looks entries up by them.
@@ -147,8 +146,7 @@ class Interpreter:
         return Value(())
 
     def _fixed(self, found: Sequence[Value | Bundle], reason: str) -> None:
-        """Nothing may act on values, and all that was added to them matters."""
-        self.run.added.follow(_parts(found), None)
+        """Nothing may act on values."""
         for part in _parts(found):
             self.run.placeholder(part, reason)
 
@@ -200,8 +198,6 @@ class Interpreter:
                 return self._opaque(found, str(reason), outputs)
             self.unknown.append(f"{cause.operation} (its rule did not fit: {first_line(reason)})")
             return self._opaque(found, f"the rule of {name} did not fit", outputs)
-        if name not in _CUTS:
-            run.added.follow(_parts(found), _parts(_found(out)))
         return out
 
     def _apart(self, parts: fx.GraphModule, likes: Any, arguments: Any) -> Any:

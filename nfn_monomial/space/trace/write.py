@@ -8,11 +8,15 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
+
 from nfn_monomial.space.axes import Axis, Dim, Sum
 from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.symmetry import Symmetry
 
 from .algebra.values import Dimension, Index, Segment, Value, blocks, extent, indices_of, is_unit
+from .dead import Ending
+from .dead import Part as Entries
 from .graph import Program
 from .interpreter import Interpreter
 from .report import Dead, Loss, NodeReport, Report
@@ -31,9 +35,18 @@ class Writer:
         charges: gauges of its classes.
         parents: nested class -> what it is nested in.
         program: that was run.
+        dead: parts of parameters that do not matter.
     """
 
-    def __init__(self, found: Interpreter, charges: Charges, parents: Mapping[int, int], program: Program) -> None:
+    def __init__(
+        self,
+        found: Interpreter,
+        charges: Charges,
+        parents: Mapping[int, int],
+        program: Program,
+        dead: Mapping[Entries, Ending],
+    ) -> None:
+        self._dead = dead
         self._found, self._run, self._charges = found, found.run, charges
         self._parents, self._above, self._unused = parents, set(parents.values()), program.unused
         self._find = found.run.atoms.find
@@ -178,12 +191,23 @@ class Writer:
     def _dims(self, name: str) -> tuple[Dim, ...]:
         root = self._roots[name]
         extra = self._constant_axes(name)
+        if (some := self._dead.get((name, (-1,)))) is not None and self._charges.still(root.dims[0]):
+            runs = self._runs(name, some)
+            return (Sum(tuple(_one((length, *extra.get((0, 0), []))) for length, _ in runs)),)
+        parts = math.prod(map(len, root.dims))
+        apart = 0 < sum(own == name for own, _ in self._dead) < parts  # a part that does not matter is a piece
         return tuple(
-            self._dim(dim, [extra.get((d, s), []) for s in range(len(dim))]) for d, dim in enumerate(root.dims)
+            self._dim(dim, [extra.get((d, s), []) for s in range(len(dim))], apart) for d, dim in enumerate(root.dims)
         )
 
-    def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]]) -> Dim:
-        if len(dim) > 1 and self._charges.still(dim):
+    def _runs(self, name: str, some: Ending) -> list[tuple[int, bool]]:
+        """Lengths of the parts of a vector, and whether each is dead, where some of its entries are."""
+        dead = torch.zeros(extent(self._roots[name].dims[0]), dtype=torch.bool)
+        dead[some.places[0]] = True
+        return [(len(list(run)), one) for one, run in itertools.groupby(dead.tolist())]
+
+    def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]], apart: bool) -> Dim:
+        if len(dim) > 1 and self._charges.still(dim) and not apart:
             return _one((extent(dim), *extra[0]))
         return self._sum(dim, dim, [(*self._factors(dim, s), *more) for s, more in zip(dim, extra, strict=True)])
 
@@ -279,15 +303,19 @@ class Writer:
         return Report(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short)
 
     def _ignored(self) -> Iterable[Dead]:
-        """Parameters, or pieces of them, that one operation reads and a later one subtracts."""
-        seen: dict[str, Dead] = {}
-        for u, cause in self._run.added.dead().items():
-            found = self._run.unknowns[u]
-            if found.dim is not None:
-                parts = len(self._roots[found.parameter].dims[found.dim])
-                name = f"{found.parameter}[{found.segment}]" if parts > 1 else found.parameter
-                seen.setdefault(name, Dead(name, f"{cause.operation}: {cause.reason}", False))
-        return seen.values()
+        """Parameters, or pieces of them, all of whose parts do not matter."""
+        for name, dims in self.parameters.items():
+            if (some := self._dead.get((name, (-1,)))) is not None and isinstance(dims[0], Sum):
+                dead = [n for n, (_, one) in enumerate(self._runs(name, some)) if one]
+                yield from (Dead(f"{name}[{n}]", some.reason, False) for n in dead)
+                continue
+            endings: dict[str, list[Ending | None]] = {}
+            for choice in itertools.product(*(range(len(dim)) for dim in self._roots[name].dims)):
+                piece = ",".join(str(n) for n, dim in zip(choice, dims, strict=True) if isinstance(dim, Sum))
+                endings.setdefault(f"{name}[{piece}]" if piece else name, []).append(self._dead.get((name, choice)))
+            for piece, found in endings.items():
+                if found[0] is not None and None not in found:
+                    yield Dead(piece, found[0].reason, False)
 
     def _losses(self) -> Iterable[Loss]:
         for key, name in self._names.items():

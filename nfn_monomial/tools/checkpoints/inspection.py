@@ -137,12 +137,12 @@ def _certificate(network: Network) -> str:
     """What was tested of a network's symmetries on its own weights, in words; nothing, if no module runs it."""
     if not network.runs:
         return ""
-    trials = certify(
+    tested = certify(
         network.module(), network.definition.inputs, functools.partial(network.space.sample, sizes=network.sizes)
     )
     return (
-        f"{trials} random elements of the group changed no output by more than 1e-9, on these weights and around them, "
-        "in float64"
+        f"{tested.elements} random elements of the group changed no output by more than 1e-9, on these weights and "
+        "around them, in float64"
     )
 
 

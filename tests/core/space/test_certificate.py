@@ -13,7 +13,8 @@ from derived_groups import Of
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.certificate import certify, largest_change
+from nfn_monomial.space.certificate import answers, certify, largest_change
+from nfn_monomial.space.float64 import doubled
 from nfn_monomial.testing import assert_function_preserved
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -91,7 +92,7 @@ KEPT: Mapping[str, Callable[[], Of]] = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_the_group_keeps_is_certified_and_nothing_larger_is(name: str) -> None:
-    assert certify(KEPT[name](), X, chain("relu").sample) == 4
+    assert certify(KEPT[name](), X, chain("relu").sample).elements == 4
     with pytest.raises(ValueError, match=r"changes what Of computes .* through h1"):
         certify(KEPT[name](), X, chain("linear").sample)
     assert torch.get_default_dtype() == torch.float32
@@ -196,12 +197,129 @@ def test_a_certificate_leaves_everything_as_it_was(dtype: torch.dtype) -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_a_group_that_inputs_of_one_size_alone_have_is_refused() -> None:
-    """Of its hidden neurons as many are read as there are tokens, and the example has as many as neurons."""
-    parts = {"enter": nn.Linear(3, 5), "leave": nn.Linear(1, 2)}
-    module = Of(lambda s, x: s.leave(F.relu(s.enter(x))[..., : x.shape[1]].mean(-1, keepdim=True)), **parts)
-    with pytest.raises(ValueError, match=r"inputs of shape \(2, 4, 3\)"):
-        WeightSpace.from_module(module, torch.randn(2, 5, 3))
+def first_channels(s: Any, x: Tensor) -> Tensor:
+    """Of its hidden neurons as many are read as there are tokens."""
+    out: Tensor = s.leave(F.relu(s.enter(x))[..., : x.shape[1]].mean(-1, keepdim=True))
+    return out
+
+
+def pairs(s: Any, x: Tensor) -> Tensor:
+    """Runs on even numbers of tokens; channels and tokens are exchanged by a reshape."""
+    batch, length, _ = x.shape
+    y = torch.relu(s.enter(x)).view(batch, length // 2, 16)
+    out: Tensor = s.leave(y.reshape(batch, 8, length).transpose(1, 2))
+    return out
+
+
+def windows(s: Any, x: Tensor) -> Tensor:
+    """Runs on thirds; the same in a net with gains, whose scales hold at all sizes."""
+    batch, length, _ = x.shape
+    y = s.enter(x).view(batch, length // 3, 3, 8).mean(2)
+    out: Tensor = s.leave(torch.relu(y.reshape(batch, 8, length // 3).transpose(1, 2)))
+    return out
+
+
+def heads_by_a_reshape(s: Any, x: Tensor) -> Tensor:
+    q, k, v = (layer(x).reshape(len(x), 2, -1, 4) for layer in (s.q, s.k, s.v))  # no transpose
+    out: Tensor = s.leave(((q @ k.mT).softmax(-1) @ v).reshape(len(x), -1, 8))
+    return out
+
+
+def patches(s: Any, x: Tensor) -> Tensor:
+    """Of an image, cut into patches by a reshape alone."""
+    y = torch.relu(s.enter(x))
+    out: Tensor = s.leave(y.reshape(len(x), -1, 4).mean(1))
+    return out
+
+
+Case = tuple[Callable[[Any, Tensor], Tensor], dict[str, nn.Module], Tensor, list[tuple[int, ...]]]
+AT_ONE_SIZE: Mapping[str, Case] = {
+    "channels counted by tokens": (
+        first_channels, {"enter": nn.Linear(3, 5), "leave": nn.Linear(1, 2)}, torch.randn(2, 5, 3), [(2, 4, 3)],
+    ),
+    "even numbers": (
+        pairs, {"enter": nn.Linear(3, 8), "leave": nn.Linear(8, 2)}, torch.randn(2, 4, 3), [(2, 8, 3), (3, 16, 3)],
+    ),
+    "thirds": (
+        windows, {"enter": nn.Linear(3, 8), "leave": nn.Linear(8, 2)}, torch.randn(2, 24, 3), [(2, 48, 3), (1, 72, 3)],
+    ),
+    "as many tokens as channels": (
+        pairs, {"enter": nn.Linear(4, 8), "leave": nn.Linear(8, 2)}, torch.randn(2, 4, 4), [(2, 8, 4), (3, 12, 4)],
+    ),
+    "heads": (
+        heads_by_a_reshape, {**{n: nn.Linear(3, 8) for n in "qkv"}, "leave": nn.Linear(8, 2)}, torch.randn(2, 4, 3),
+        [(2, 8, 3), (2, 5, 3)],
+    ),
+    "patches": (
+        patches, {"enter": nn.Conv2d(2, 4, 1), "leave": nn.Linear(4, 2)}, torch.randn(2, 2, 4, 4),
+        [(2, 2, 6, 6), (2, 2, 8, 8)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AT_ONE_SIZE)
+def test_what_holds_at_the_size_of_the_example_alone_is_no_part_of_the_group(name: str) -> None:
+    torch.manual_seed(0)
+    function, parts, x, others = AT_ONE_SIZE[name]
+    module = Of(function, **parts)
+    space = WeightSpace.from_module(module, x)
+    state = {k: doubled(t) for k, t in module.named_parameters()}
+    element = space.sample(generator=torch.Generator().manual_seed(1)).proper()
+    for shape in (tuple(x.shape), *others):
+        inputs = torch.randn(shape, dtype=torch.float64)
+        change = largest_change(answers(module, element.act(state), inputs), answers(module, state, inputs))
+        assert change < 1e-9, f"{shape}: {change}"
+    assert WeightSpace.from_json(space.to_json()) == space
+
+
+def test_a_smaller_group_is_explained_and_names_the_sizes() -> None:
+    torch.manual_seed(0)
+    function, parts, x, _ = AT_ONE_SIZE["even numbers"]
+    text = " ".join(WeightSpace.from_module(Of(function, **parts), x).explain().split())
+    assert "holds at the example's sizes only" in text
+    assert "4, 8 and 12 where the example has 4" in text
+    assert "1, 2, 3, 4 and 6 where the example has 2" in text
+    assert "Tested at the example's size only: 3" in text
+
+
+def test_what_holds_at_all_sizes_stays_when_a_part_does_not() -> None:
+    """A chain in front of what is wrong keeps its group."""
+    torch.manual_seed(0)
+    _, parts, x, _ = AT_ONE_SIZE["even numbers"]
+    before = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 3))
+    module = Of(lambda s, x: pairs(s, s.before(x)), before=before, **parts)
+    space = WeightSpace.from_module(module, x)
+    assert [(node.size, node.scales) for node in space.nodes.values() if node.permutes] == [(6, True), (3, True)]
+
+
+def test_sizes_that_would_take_long_are_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nfn_monomial.space.certificate._MOST_WORK", 1.2 * 2 * 5 * 4 * 4 * 2)
+    torch.manual_seed(0)
+    text = " ".join(WeightSpace.from_module(net(plain), X).explain().split())
+    assert "4, 5 and 6 where the example has 5" in text
+    assert "Too large to be tried: 8, 12, 10 and 15" in text
+
+
+def routed(s: Any, x: Tensor) -> Tensor:
+    """Experts that a router chooses, which starts at zeros."""
+    weights, chosen = (x @ s.router).softmax(-1).topk(2)
+    hidden = torch.einsum("bkhi,bi->bkh", s.up[chosen], x).relu()
+    out: Tensor = torch.einsum("bk,bkoh,bkh->bo", weights, s.down[chosen], hidden)
+    return out
+
+
+def test_ties_at_the_weights_of_the_module_say_nothing() -> None:
+    torch.manual_seed(0)
+    up, down = nn.Parameter(torch.randn(3, 5, 4)), nn.Parameter(torch.randn(3, 2, 5))
+    module = Of(routed, router=nn.Parameter(torch.zeros(4, 3)), up=up, down=down)
+    space = WeightSpace.from_module(module, X)
+    text = " ".join(space.explain().split())
+    assert "Entries that topk puts in order are equal at the module's own weights" in text
+    assert any(node.permutes and node.size == 3 for node in space.nodes.values())
+    with torch.no_grad():
+        module.router.normal_()
+    assert WeightSpace.from_module(module, X) == space
+    assert "puts in order" not in WeightSpace.from_module(module, X).explain()
 
 
 @pytest.mark.slow

@@ -102,3 +102,24 @@ def test_every_space_can_be_explained_and_drawn(space):
 def test_names_are_text_not_markup(name):
     space = WeightSpace({"h": (Symmetry.SCALE, 2), "g": (Symmetry.SCALE, 2)}, {name: (Axis("h"), Axis("g"))})
     assert name in "".join(ET.fromstring(draw(space)).itertext())
+
+
+def test_parameters_that_are_not_read_are_named_and_left_alone():
+    class Tasks(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.enter, self.heads = nn.Linear(3, 4), nn.ModuleList(nn.Linear(4, 2) for _ in range(4))
+
+        def forward(self, x, task=0):
+            return self.heads[task](torch.relu(self.enter(x)))
+
+    module = Tasks()
+    space = WeightSpace.from_module(module, torch.randn(4, 3))
+    assert "heads.{1-3}.weight" in space.explain()
+    text = space.explain(full=True)
+    assert all(f"heads.{n}.{kind}" in text for n in (1, 2, 3) for kind in ("weight", "bias"))
+    state = module.state_dict()
+    moved = space.sample().act(state)
+    assert all(
+        moved[f"heads.{n}.{kind}"] is state[f"heads.{n}.{kind}"] for n in (1, 2, 3) for kind in ("weight", "bias")
+    )

@@ -16,7 +16,8 @@ from networks.oracle import Function, scalings
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.certificate import Float64, answers, doubled, largest_change
+from nfn_monomial.space.certificate import answers, largest_change
+from nfn_monomial.space.float64 import Float64, doubled
 
 ANYWHERE = ("graph transformer", "GPS", "mixture model", "diff-pool", "EdgeConv", "NNConv")
 

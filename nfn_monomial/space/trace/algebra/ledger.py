@@ -11,9 +11,8 @@ from torch import Tensor
 from .atoms import Cause
 from .atoms import Structure as Shape
 from .forms import ZERO, Form, unknown
-from .shifts import Added
 from .structure import Structure
-from .values import Dimension, Index, Segment, Value, changed, extent, formed, indices, indices_of, settled, tokens_of
+from .values import Dimension, Index, Segment, Value, changed, extent, formed, indices, indices_of, is_unit, settled
 
 
 class Unknown(NamedTuple):
@@ -54,7 +53,6 @@ class Ledger(Structure):
         shape: of the output of the current operation (of the first one).
         used: which outputs of the current operation are read.
         real: whether its output holds no whole numbers and no truth values.
-        added: parameters that are added to values.
         read: unknowns that are constant on a segment of a parameter which an operation has read.
         short: operations of which the example does not show what they do, as it has one place along their dimension.
     """
@@ -68,7 +66,6 @@ class Ledger(Structure):
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.used: frozenset[int] = frozenset()
         self.real = True
-        self.added = Added()
         self.read: set[int] = set()
         self.short: list[str] = []
 
@@ -156,15 +153,9 @@ class Ledger(Structure):
             if segment is not dim[0]:
                 self.equations.demand((segment.const - dim[0].const).kept(scale=scale, sign=sign), cause)
 
-    def ignores_constants(self, found: Value, dims: Iterable[int], reason: str) -> None:
-        """What is constant along these dimensions does not matter: parameters that were added are dead.
-
-        Along one place everything is constant, which says nothing of networks with more.
-        """
-        along = frozenset[int]().union(*(tokens_of(found.dims[dim]) for dim in dims))
-        if along:
-            self.added.ignore(found, along, self.because(reason))
-        elif found.shifts:
+    def ignores_constants(self, found: Value, dims: Iterable[int]) -> None:
+        """What is constant along these dimensions does not matter: along one place all is, whatever it is of more."""
+        if not found.inert and found.data is None and all(is_unit(found.dims[dim]) for dim in dims):
             self.short.append(self.cause.operation)
 
     def even(
@@ -221,7 +212,6 @@ class Ledger(Structure):
     def _meets(self, index: Index, flow: int) -> None:
         for source in index.sources:
             self.flows.setdefault(source, flow)
-            self.added.readers[source] = self.added.readers.get(source, 0) + 1
 
     def _flow(self, dim: Dimension, flow: int) -> None:
         for index in indices(dim):

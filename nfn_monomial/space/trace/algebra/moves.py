@@ -12,7 +12,6 @@ import torch
 from .atoms import Cause
 from .forms import ZERO, Form
 from .ledger import Ledger
-from .shifts import added, broadcast, carried, retold
 from .values import (
     UNIT,
     Bundle,
@@ -54,8 +53,6 @@ class Run(Ledger):
         scales = kind in ("linear", "homogeneous", "absolute")
         self.vanish(found, scale=not scales, sign=kind in ("homogeneous", "any"), reason=reason or _KINDS[kind])
         out = self.kept(found, scale=scales, sign=kind in ("linear", "odd"))
-        if kind == "linear":
-            out = replace(out, shifts=found.shifts)
         return self.note(replace(out, zero=found.zero and (zero or scales or kind == "odd")))
 
     def power(self, found: Value, exponent: float) -> Value:
@@ -74,17 +71,12 @@ class Run(Ledger):
         rank = max(len(found.dims) for found in values)
         rows = [[UNIT] * (rank - len(v.dims)) + list(v.dims) for v in map(self.resolved, values)]
         rows = [rows[0], *([self._roles(row, rows[0]) for row in rows[1:]])]
-        renamed = [row[rank - len(v.dims) :] for v, row in zip(values, rows, strict=True)]
         for at in range(rank):
             full = [row for row in rows if not is_unit(row[at])]
             for _ in range(2 if len(full) > 2 else 1):  # what the last one cut, the first ones have to hear of
                 for row in full[1:]:
                     full[0][at], row[at] = self.align(full[0][at], row[at])
-        shifts = [retold(self.resolved(v), dims) for v, dims in zip(values, renamed, strict=True)]
-        return [
-            replace(v, dims=tuple(map(self.resolve, row)), shifts=told)
-            for v, row, told in zip(values, rows, shifts, strict=True)
-        ]
+        return [replace(v, dims=tuple(map(self.resolve, row))) for v, row in zip(values, rows, strict=True)]
 
     def _roles(self, dims: list[Dimension], others: list[Dimension]) -> list[Dimension]:
         """The same with other tokens, where some are those of another value."""
@@ -102,8 +94,6 @@ class Run(Ledger):
     def add(self, a: Operand, b: Operand) -> Value:
         """``a + b``, or anything else that is linear in both at once: their forms are equal."""
         a, b = self.aligned(a, b)
-        every = (*broadcast(a, b), *broadcast(b, a, a), *added(a, b))
-        shifts = tuple(s for s in every if not all(us <= self.added.matter for _, us in s.sources))
         if b.zero or not a.zero:
             a, b = self._met(a, b, +1)
         else:
@@ -116,7 +106,7 @@ class Run(Ledger):
         if not b.zero:
             self.equations.demand(const, cause)
         dims = tuple(map(product, a.dims, formed(b.dims, lambda _: ZERO)))
-        return self.note(Value(dims, a.const, a.raw and b.raw, a.zero and b.zero, shifts=shifts), a, b)
+        return self.note(Value(dims, a.const, a.raw and b.raw, a.zero and b.zero), a, b)
 
     def _alike(self, a: Dimension, b: Dimension, cause: Cause | None) -> Form:
         """Demand that forms along a dimension are equal in two values, but for a constant: that is given back."""
@@ -146,7 +136,7 @@ class Run(Ledger):
 
     def extreme(self, a: Operand, b: Operand) -> Value:
         """The larger or smaller one of two, entry by entry."""
-        out = replace(self.add(a, b), shifts=())
+        out = self.add(a, b)
         self.vanish(out, scale=False, reason="maximum of two")
         return out
 
@@ -185,8 +175,7 @@ class Run(Ledger):
                 dim = settled(dim)
             dims.append(dim)
         met = Value(tuple(of_a.values())), Value(tuple(of_b.values()))
-        shifts = (*carried(a, left, of_a, right, out), *carried(b, right, of_b, left, out))
-        return self.note(value(dims, const, raw=both, zero=zero, shifts=shifts), *met)
+        return self.note(value(dims, const, raw=both, zero=zero), *met)
 
     def reduce(
         self,
@@ -284,10 +273,10 @@ class Run(Ledger):
         if self.fixed(dim) and len(dim) == 1:
             flat = self.even(found, (at,), reason="slice")
             new = flat.put(at, at + 1, self.fresh(stop - start, "slice"))
-            return self.note(found.over(new.dims, flat.const, shifts=found.shifts), found)
+            return self.note(found.over(new.dims, flat.const), found)
         _, right = self.split(dim, start)
         left, _ = self.split(right, stop - start)
-        return self.note(found.over(found.put(at, at + 1, left).dims, shifts=found.shifts))
+        return self.note(found.over(found.put(at, at + 1, left).dims))
 
     def selected(self, found: Value, at: int, index: int) -> Value:
         """One entry along a dimension, which is dropped."""
@@ -295,7 +284,7 @@ class Run(Ledger):
         index %= found.shape[at]
         one = self.narrowed(found, at, index, index + 1)
         const = one.const + one.dims[at][0].const
-        return self.note(one.over(one.put(at, at + 1).dims, const, shifts=one.shifts))
+        return self.note(one.over(one.put(at, at + 1).dims, const))
 
     def each(self, found: Value | Bundle, move: Callable[[Value], Value], at: int | None = None) -> Value | Bundle:
         """A move on a value, or on every part of a bundle whose dimension is ``at`` behind the move."""

@@ -242,10 +242,10 @@ class Structure:
                 ragged = len(dims) + parts[0], [[*dims, *part] for part in parts[1]]
                 dims += parts[1][0]
         if ragged is None:
-            return found.over(dims, shifts=found.shifts)
+            return found.over(dims)
         at, heads = ragged
         whole = [[*head, *dims[len(head) :]] for head in heads]
-        return Bundle(tuple(found.over(part, shifts=found.shifts) for part in whole), at)
+        return Bundle(tuple(found.over(part) for part in whole), at)
 
     def _ragged(self, dim: Dimension, target: Sequence[int]) -> tuple[int, list[list[Dimension]]] | None:
         """Parts of a sum as several dimensions each, and that along which they are a concatenation.

@@ -56,18 +56,6 @@ Dimension: TypeAlias = tuple[Segment, ...]
 UNIT: Dimension = (Segment(()),)
 
 
-class Shift(NamedTuple):
-    """A parameter that was added to a value.
-
-    Attributes:
-        sources: index of the value (its token) -> unknowns of the parameter that lie along it.
-        constant: tokens of indices on which it does not depend.
-    """
-
-    sources: tuple[tuple[int, frozenset[int]], ...]
-    constant: frozenset[int]
-
-
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor of the program.
@@ -79,7 +67,6 @@ class Value:
         zero: whether all entries are 0: any form is its form.
         data: the entries of a constant.
         inert: whether it depends on inputs and constants alone, so that nothing acts on it.
-        shifts: parameters that it is the sum of others with.
         along: of positions of entries, the dimension that they count along. They move with it, so that only what
             knows of it may read them.
     """
@@ -90,7 +77,6 @@ class Value:
     zero: bool = False
     data: Tensor | None = None
     inert: bool = False
-    shifts: tuple[Shift, ...] = ()
     along: Dimension | None = None
 
     @property
@@ -106,9 +92,9 @@ class Value:
         """The same with other dimensions in place of those from ``start`` to ``stop``."""
         return replace(self, dims=(*self.dims[:start], *dims, *self.dims[stop:]))
 
-    def over(self, dims: Iterable[Dimension], const: Form | None = None, *, shifts: tuple[Shift, ...] = ()) -> Value:
+    def over(self, dims: Iterable[Dimension], const: Form | None = None) -> Value:
         """The same entries, moved about or summed, over other dimensions."""
-        return value(dims, self.const if const is None else const, raw=self.raw, zero=self.zero, shifts=shifts)
+        return value(dims, self.const if const is None else const, raw=self.raw, zero=self.zero)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +117,6 @@ def value(
     *,
     raw: bool = False,
     zero: bool = False,
-    shifts: tuple[Shift, ...] = (),
 ) -> Value:
     """A value; the constants of dimensions of one segment are moved to its own."""
     kept = []
@@ -140,7 +125,7 @@ def value(
             const = const + dim[0].const
             dim = (dim[0]._replace(const=ZERO),)
         kept.append(dim)
-    return Value(tuple(kept), const, raw, zero, shifts=shifts)
+    return Value(tuple(kept), const, raw, zero)
 
 
 def extent(dim: Dimension) -> int:
@@ -174,11 +159,6 @@ def indices(dim: Dimension) -> list[Index]:
 def indices_of(found: Value) -> list[Index]:
     """All indices of a value."""
     return [index for dim in found.dims for index in indices(dim)]
-
-
-def tokens_of(dim: Dimension) -> frozenset[int]:
-    """Tokens of a dimension's indices."""
-    return frozenset(index.token for index in indices(dim))
 
 
 def changed(dim: Dimension, change: Callable[[Index], Index]) -> Dimension:

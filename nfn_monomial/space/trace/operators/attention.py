@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
@@ -37,8 +36,7 @@ def _attention(
             mask = run.viewed(mask, (*mask.shape[:-3], k.shape[-3], ratio, *mask.shape[-2:]))
         elif heads and len(mask.dims) > 2:
             mask = mask.put(-2, len(mask.dims) - 2, UNIT)
-        masked = run.add(scores, mask) if _additive(mask) else run.multiply(scores, mask)
-        scores = replace(masked, shifts=scores.shifts)
+        scores = run.add(scores, mask) if _additive(mask) else run.multiply(scores, mask)
     weights = softmax(run, scores)
     out = run.contract(weights, lead + heads + "ts", v, lead + "sd", lead + heads + "td")
     if heads:

@@ -99,7 +99,7 @@ def _into(run: Run, x: Value, source: Value | float, dims: Sequence[int], reduct
         source = run.even(run.placed(source, dims, "written by position"), dims, reason="written by position")
         kept = tuple(UNIT if n in dims else dim for n, dim in enumerate(source.dims))
         source = replace(source, dims=kept, data=None)
-    out = replace(run.add(x, source), shifts=())
+    out = run.add(x, source)
     if reduction in ("amax", "amin"):
         return run.unary(out, "homogeneous", reason="largest entry")
     return run.unary(out, "any", reason="a product") if reduction in ("prod", "multiply") else out

@@ -22,7 +22,7 @@ def _affine(run: Run, x: Value, gain: Value | None, shift: Value | None, *, chan
 def _standard(run: Run, x: Value, dims: Sequence[int], eps: float, *, centred: bool = True) -> Value:
     """``(x - mean) / sqrt(variance + eps)`` over dimensions: odd, and without scale."""
     if centred:
-        run.ignores_constants(x, dims, "a mean is subtracted")
+        run.ignores_constants(x, dims)
     x = run.even(x, dims, scale=True, sign=centred, reason="a mean is subtracted" if centred else "its norm")
     if eps:
         run.vanish(x, sign=False, reason="eps of a norm")

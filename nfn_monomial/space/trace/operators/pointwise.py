@@ -72,7 +72,7 @@ def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
 
 @operator("fmod", "remainder")
 def _remainder(run: Run, a: Operand, b: Operand) -> Value:
-    return replace(run.add(a, b), shifts=())
+    return run.add(a, b)
 
 
 @operator("hypot")
@@ -158,7 +158,7 @@ def where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
 def _masked_fill(run: Run, x: Value, mask: Value, number: Operand) -> Value:
     if isinstance(number, int | float) and number in (float("inf"), float("-inf")):
         run.vanish(x, scale=False, reason="filled with an infinity")
-        return replace(run.multiply(x, mask_of(run, mask)), shifts=x.shifts)
+        return run.multiply(x, mask_of(run, mask))
     return where(run, mask, number, x)
 
 

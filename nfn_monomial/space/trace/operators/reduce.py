@@ -85,7 +85,7 @@ def _any(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) 
 @operator("softmax", "log_softmax", "_softmax", "_log_softmax")
 def softmax(run: Run, x: Value, dim: int = -1, *_: Any, **__: Any) -> Value:
     """A distribution over a dimension; what is constant along it does not matter."""
-    run.ignores_constants(x, (dim,), "softmax")
+    run.ignores_constants(x, (dim,))
     out = run.unary(x, "any", reason="softmax")
     run.reduce(out, (dim,))  # one sum for all along it: nothing else is nested in it
     return out

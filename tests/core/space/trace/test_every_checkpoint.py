@@ -7,7 +7,8 @@ from derived_groups import Of, error, permutations, scalings
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.certificate import answers, doubled, largest_change
+from nfn_monomial.space.certificate import answers, largest_change
+from nfn_monomial.space.float64 import doubled
 from nfn_monomial.space.report.explain import explain
 from nfn_monomial.space.trace import derive
 
@@ -193,5 +194,5 @@ def test_nothing_is_dead_where_a_softmax_has_one_entry():
 def test_nothing_is_dead_where_a_mean_is_that_of_one_entry():
     module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4), nn.Flatten(), nn.Linear(4, 2))
     assert WeightSpace.from_module(module, torch.randn(2, 2, 3, 3)).dead == ()
-    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert WeightSpace.from_module(module, torch.randn(2, 2, 5, 5)).dead == ("0.bias",)
