@@ -19,12 +19,26 @@ from torch import Tensor
 from nfn_monomial.checks import Count, Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis, paths_of
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import Network, sizes_of
+from .places import (
+    COUNTED,
+    SURE,
+    Found,
+    count_bound,
+    fisher,
+    marked,
+    own_pieces,
+    places_in,
+    places_in_both,
+    rows_of,
+    unit_vectors,
+)
 
-_COUNTED = 1e-3  # the share of all errors that is left to the count of neurons in place
+_DOUBTFUL = 0.05  # p-values up to which places of neurons are looked for
+_LEAST_SURE = 2e-3  # p-values of places beyond which these are not said to be there
 _SAME = 1e-9  # differences of cosines that count as none: neurons may be twins
 _LEAST = 1e-300  # p-values below are said to be this
 _WORK = 10_000_000  # neurons that are put in order for a node: of wide nodes fewer orders are drawn
@@ -58,6 +72,7 @@ class Kinship:
         expected: how many of these random orders have on average, at most: one for each set of neurons that is ordered.
         neurons: how many neurons were looked at.
         nodes: node -> what it says; empty where nothing can be tested, as no node has two neurons that may be permuted.
+        places: nodes that were left out, as their neurons have places of their own -> what shows it, in words.
     """
 
     p_value: float
@@ -65,6 +80,7 @@ class Kinship:
     expected: int = 0
     neurons: int = 0
     nodes: dict[str, NodeKinship] = field(default_factory=dict)
+    places: Found = field(default_factory=dict)
 
 
 class _Node(NamedTuple):
@@ -89,10 +105,19 @@ def kinship(
     anything that treats them alike (gradient descent, Adam, weight decay, dropout), on whatever data, also the same.
     If then a and b are independent, ``P(p <= x) <= x`` for all x, whatever a is. Networks that start from the same
     weights, or the same seed, are not independent. An order that was imposed afterwards breaks the assumption: neurons
-    that were sorted, or moved next to those of the other network (`align`). So does one that the architecture imposes:
-    initial weights that are not alike for all neurons (rates that grow from state to state, as of Mamba; an identity;
-    a table of sines that is trained), and what is not learned, as a table of sines that is added to a stream. The last
-    is seen where it is ``given``: nodes along which it varies, and is the same in two networks, stay as they are.
+    that were sorted, or moved next to those of the other network (`align`). So do initial weights that are not alike
+    for all neurons, and what is not learned, as a table of sines that is added to a stream, or a mask.
+
+    **Looked for** is therefore, where the p-value is 0.05 or less, what gives neurons places of their own. In each
+    network: likeness to an identity, a reversed one, a Hadamard matrix (Sylvester's), cosines (of the discrete cosine
+    transform) and sines (of positions); neighbours that are alike, also but for signs, for a step along the diagonal,
+    or in how they change from column to column (blocks, bands, steps). In both: zeros, and entries that are half of
+    their row or more, in the same places. Each is compared with random orders of one node's neurons, so networks whose
+    neurons were treated alike have each of them in a node with a probability of at most 1e-4, or 2e-3 where the p-value
+    is no smaller than half of that. Nodes along which one is found stay as they are (``places`` names them), and the
+    p-value is that of the others, which is as exact. So do nodes along which something varies that is ``given``, and
+    is the same in two networks. An order that looks like no order, as a random matrix that all training runs start
+    from, is not seen: to this test they are relatives, from the same first weights.
 
     **Not seen** are relatives whose neurons were permuted: there a large p-value says nothing. No exact test can see
     them without more assumptions: if training always ended in the same network up to the group, networks that were
@@ -129,15 +154,14 @@ def kinship(
     >>> kinship(space, a, tuned).p_value < 1e-20 < kinship(space, a, b).p_value
     True
     """
-    found = list(_nodes(space, {"a": a, "b": b}, draws, seed, given or {}))
-    if not found:
-        return Kinship(1.0)
+    tested = related(space, {"a": a, "b": b}, draws, seed, given or {})
+    places = tested.places.get((1, 0), {})
     nodes = {
         n.name: NodeKinship(float(n.sums[0]) / n.neurons, float(n.logs[0].exp()), int(n.in_place[0]), n.neurons)
-        for n in found
+        for n in tested.nodes
     }
-    counts = sum(n.in_place for n in nodes.values()), sum(n.blocks for n in found)
-    return Kinship(float(_joined(found)[0]), *counts, sum(n.neurons for n in found), nodes)
+    counts = sum(n.in_place for n in nodes.values()), sum(n.blocks for n in tested.nodes)
+    return Kinship(float(tested.p_values[1, 0]), *counts, sum(n.neurons for n in tested.nodes), nodes, places)
 
 
 @checked
@@ -146,18 +170,76 @@ def kinships(
 ) -> Tensor:
     """P-values of all pairs of networks ``(N, N)``, float64, 1 on the diagonal: see `kinship`, arguments and errors.
 
+    Nodes whose neurons have places of their own in one of two networks are left out for this pair.
+
     Those of one network depend on one another. Control of false discoveries (Benjamini-Hochberg) is proved for such
     dependence only with the factor of Benjamini-Yekutieli; Holm's correction holds in any case.
     """
     if len(networks) < 2:
         raise InvalidValueError(f"kinships needs two networks or more, found {len(networks)}")
     labelled = {f"networks[{i}]": network for i, network in enumerate(networks)}
-    found = list(_nodes(space, labelled, draws, seed, given or {}))
-    values = torch.ones(len(networks), len(networks), dtype=torch.float64)
-    if found:
-        i, j = torch.tril_indices(len(networks), len(networks), -1)
-        values[i, j] = values[j, i] = _joined(found)
-    return values
+    return related(space, labelled, draws, seed, given or {}).p_values
+
+
+class Related(NamedTuple):
+    """What `related` found.
+
+    Attributes:
+        p_values: of all pairs ``(N, N)``, 1 on the diagonal.
+        places: pair (i, j < i) -> nodes that were left out, as their neurons have places of their own, and what shows
+            it.
+        nodes: what nodes say of the pairs that were looked at last: all, if there is one.
+    """
+
+    p_values: Tensor
+    places: dict[tuple[int, int], Found]
+    nodes: list[_Node]
+
+
+@torch.no_grad()
+def related(space: WeightSpace, networks: Mapping[str, Network], draws: int, seed: int, given: Network) -> Related:
+    """P-values of all pairs; those that are small once more without the nodes whose neurons have places of their own.
+
+    Args:
+        space: the weight space.
+        networks: label -> network.
+        draws: as of `kinship`.
+        seed: as of `kinship`.
+        given: as of `kinship`.
+    """
+    sizes, every = sizes_of(space, networks), list(networks.values())
+    still = {name for name, size in sizes.items() if size < 2} | _placed(space, every, given, sizes)
+    values = torch.ones(len(every), len(every), dtype=torch.float64)
+
+    def tested(pairs: Sequence[tuple[int, int]], still: Collection[str]) -> list[_Node]:
+        nodes = list(_nodes(space, every, pairs, sizes, still, draws, seed))
+        found = _joined(nodes) if nodes else 1.0
+        i, j = torch.tensor(pairs).T
+        values[i, j] = values[j, i] = found
+        return nodes
+
+    pairs = [(i, j) for i in range(len(every)) for j in range(i)]
+    nodes = tested(pairs, still)
+    own: dict[int, Found] = {}
+    marks: set[int] = set()
+    places: dict[tuple[int, int], Found] = {}
+    alike: dict[frozenset[str], list[tuple[int, int]]] = {}
+    # What is as surprising in a network as the likeness of two may be the reason for that.
+    sure = min(max(SURE, 2 * float(values.min())), _LEAST_SURE)
+    for i, j in pairs:
+        if float(values[i, j]) <= _DOUBTFUL:
+            for k in {i, j} - own.keys():
+                own[k] = places_in(space, every[k], sizes, still, sure)
+                marks |= {k} if marked(space, every[k], sizes, still) else set()
+            found = own[i] | own[j]
+            if {i, j} <= marks:
+                found |= places_in_both(space, every[i], every[j], sizes, {*still, *found}, sure)
+            if found:
+                places[i, j] = found
+                alike.setdefault(frozenset(found), []).append((i, j))
+    for found, same in alike.items():
+        nodes = tested(same, {*still, *found})
+    return Related(values, places, nodes)
 
 
 def partnership(x: Tensor, y: Tensor) -> float | None:
@@ -193,36 +275,39 @@ def _unit(x: Tensor) -> Tensor:
 
 def _joined(nodes: Sequence[_Node]) -> Tensor:
     """The p-values of pairs, from those of all nodes."""
-    half = -torch.stack([n.logs for n in nodes]).sum(0)  # of Fisher's statistic, chi-squared with 2 k degrees
-    k = torch.arange(len(nodes), dtype=torch.float64)
-    powers = torch.special.xlogy(k, half[:, None]) - torch.lgamma(k + 1)
-    by_sums = torch.logsumexp(powers, 1) - half
+    by_sums = fisher(torch.stack([n.logs for n in nodes]))
     count = torch.stack([n.in_place for n in nodes]).sum(0).double()
-    by_count = count * math.log(sum(n.blocks for n in nodes)) - torch.lgamma(count + 1)
-    best = torch.minimum(by_sums - math.log1p(-_COUNTED), by_count - math.log(_COUNTED))
+    by_count = count_bound(count, sum(n.blocks for n in nodes))
+    best = torch.minimum(by_sums - math.log1p(-COUNTED), by_count - math.log(COUNTED))
     return best.exp().clamp(_LEAST, 1.0)
 
 
-@torch.no_grad()
 def _nodes(
-    space: WeightSpace, networks: Mapping[str, Network], draws: int, seed: int, given: Network
+    space: WeightSpace,
+    networks: Sequence[Network],
+    pairs: Sequence[tuple[int, int]],
+    sizes: Mapping[str, int],
+    still: Collection[str],
+    draws: int,
+    seed: int,
 ) -> Iterator[_Node]:
-    """What each node says of all pairs (i, j < i), in the order of ``tril_indices``."""
-    sizes = sizes_of(space, networks)
-    still = {name for name, size in sizes.items() if size < 2} | _placed(space, list(networks.values()), given, sizes)
+    """What each node says of pairs of networks, which are in order."""
     generator = torch.Generator().manual_seed(seed)
-    for name, own in _own(space, still).items():
+    needed = sorted({k for pair in pairs for k in pair})
+    number = {k: n for n, k in enumerate(needed)}
+    others = {i: torch.tensor([number[j] for k, j in pairs if k == i]) for i in dict.fromkeys(i for i, _ in pairs)}
+    for name, own in own_pieces(space, still).items():
         n, all_of = sizes[name], space.count(name, sizes)
         if not own:
             continue
-        vectors = torch.stack([_vectors(space, network, name, own, sizes) for network in networks.values()])
+        vectors = torch.stack([_vectors(space, networks[k], name, own, sizes) for k in needed])
         count = max(min(draws, _WORK // all_of), min(draws, 199))
         orders = torch.rand(count, all_of // n, n, generator=generator).argsort(-1)
         orders = torch.cat([torch.arange(n).expand(1, all_of // n, n), orders])
         found = [
-            _beside(vectors[i], vectors[part], orders)
-            for i in range(1, len(vectors))
-            for part in torch.split(torch.arange(i), max(1, _AT_ONCE // (all_of * n)))
+            _beside(vectors[number[i]], vectors[part], orders)
+            for i, of in others.items()
+            for part in torch.split(of, max(1, _AT_ONCE // (all_of * n)))
         ]
         yield _Node(name, all_of // n, all_of, *(torch.cat(parts) for parts in zip(*found, strict=True)))
 
@@ -260,35 +345,12 @@ def _placed(space: WeightSpace, networks: Sequence[Network], given: Network, siz
     return found
 
 
-def _own(space: WeightSpace, still: Collection[str]) -> dict[str, list[str]]:
-    """Node -> the pieces of which it is the last node, and has one axis; nodes in the order of `kinship`, without those
-    that stay as they are.
-    """
-    order = sorted(space.nodes, key=lambda name: len(space.ancestry(name)))
-    own: dict[str, list[str]] = {name: [] for name in order if space.nodes[name].permutes and name not in still}
-    rank = {name: i for i, name in enumerate(own)}
-    for piece, axes in space.axes.items():
-        nodes = [axis.node for axis in axes if isinstance(axis, Axis) and axis.node in rank]
-        if nodes and nodes.count(last := max(nodes, key=rank.__getitem__)) == 1:
-            own[last].append(piece)
-    return own
-
-
 def _vectors(space: WeightSpace, network: Network, name: str, own: Sequence[str], sizes: Mapping[str, int]) -> Tensor:
     """Unit vectors of a node's neurons, or 0: ``(blocks, n, entries)``."""
     parts = []
-    for piece in own:
-        axes, parameter = space.axes[piece], space.pieces[piece].parameter
-        x = dict(packing.cut(space, parameter, network[parameter].detach(), sizes))[piece]
-        (i,) = (i for i, axis in enumerate(axes) if isinstance(axis, Axis) and axis.node == name)
-        at = paths_of(axes, space.nesting)[i]
-        rest = [i for i in range(x.ndim) if i not in at]
-        x = x.permute(*at, *rest).reshape(space.count(name, sizes) // sizes[name], sizes[name], -1)
+    for x in rows_of(space, network, name, own, sizes):
+        x = x.flatten(2)
         if x.shape[-1] > (most := max(32, _PRODUCTS // (x.shape[0] * x.shape[1] ** 2 * len(own)))):
             x = x[..., torch.randperm(x.shape[-1], generator=torch.Generator().manual_seed(0))[:most].to(x.device)]
-        x = x.to("cpu", torch.float64)
-        x = x - x.mean(1, keepdim=True)
-        parts.append(x * (x.numel() ** 0.5 / (float(x.norm()) or 1.0)))
-    vectors = torch.cat(parts, -1)
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / lengths.clamp_min(1e-300)
+        parts.append(x.to("cpu", torch.float64))
+    return unit_vectors(parts)

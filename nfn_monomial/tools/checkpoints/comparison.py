@@ -11,13 +11,14 @@ import torch
 
 from nfn_monomial.alignment import Kinship, kinship
 from nfn_monomial.alignment.outputs import p_value_of_partners
+from nfn_monomial.alignment.places import LOOKED_FOR
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import Table
 from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.store import Store
 
-from .families import family_of, placed_by_class
+from .families import family_of, placed_by_class, told_places
 from .figures import draw_comparison
 from .findings import Finding, naming_files
 from .judging import STEPS, judged
@@ -103,7 +104,7 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int, progre
         module, states = a.definition.template(), [network.state for network in (a, b, *apart)]
         wherever = p_value_of_partners(a.space, module, a.definition.inputs, states)
     if not found.same_function or kin.p_value <= _SURPRISING:
-        lines += [_said(kin), *(placed_by_class([a, b], seed) if kin.p_value <= _SURPRISING else ())]
+        lines += [*_said(kin), *(placed_by_class([a, b], seed) if kin.p_value <= _SURPRISING else ())]
         if wherever is not None:
             lines.append(
                 f"Wherever neurons stand, {wherever:.2g} of all pairs of these two and the {len(apart)} of --apart "
@@ -132,14 +133,22 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int, progre
     return Finding((a, b), "\n".join(lines), results, [table], lambda: {"compare.png": draw_comparison(found)})
 
 
-def _said(kin: Kinship) -> str:
+def _said(kin: Kinship) -> list[str]:
     """How surprising it is where neurons stand, in words."""
+    left = [f"Left out of kinship are {told_places(kin.places)}."] * bool(kin.places)
+    if not kin.nodes and kin.places:
+        return [f"No p-value of kinship: all that could be compared are {told_places(kin.places)}."]
     if not kin.nodes:
-        return "No p-value of kinship: it has no two neurons that training treats alike."
+        return ["No p-value of kinship: it has no two neurons that training treats alike."]
     places = f"{kin.in_place} of {kin.neurons} are nearest to the one in their own place, by chance {kin.expected}"
     if kin.p_value > _SURPRISING:
-        return f"Neurons stand as if they were trained apart, or permuted since (p = {kin.p_value:.2g}; {places})."
-    return (
+        return [
+            f"Neurons stand as if they were trained apart, or permuted since (p = {kin.p_value:.2g}; {places}).",
+            *left,
+        ]
+    return [
         f"Trained apart, they would have their neurons so much alike in less than 1 of {1 / kin.p_value:.2g} cases "
-        f"(p = {kin.p_value:.2g}; {places})."
-    )
+        f"(p = {kin.p_value:.2g}; {places}).",
+        f"That holds if their first weights treat these neurons alike: looked for, and not seen, were {LOOKED_FOR}.",
+        *left,
+    ]

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from nfn_monomial import align, balance
 from nfn_monomial.adapters.loading import tensors_of
-from nfn_monomial.alignment import kinship, kinships
+from nfn_monomial.alignment import kinship
+from nfn_monomial.alignment.kinship import related as related_networks
+from nfn_monomial.alignment.places import LOOKED_FOR
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.alignment.verdict import Level, Verdict
 from nfn_monomial.fibre import align_fibres
@@ -26,13 +28,14 @@ from .findings import Finding
 from .networks import Network
 from .judging import judged
 
-__all__ = ["family_of", "placed_by_class"]
+__all__ = ["family_of", "placed_by_class", "told_places"]
 
 KEPT = "distances-2"  # the number is raised when distances are computed in another way
 _SURPRISING = 0.05  # corrected p-values of pairs that are told
 _PLACED = 1e-3  # p-values of a network and one with new weights that are told
 _NEAR = 0.1  # distances from which on two are not asked whether they are the same function
 _FAR = Verdict(Level.UNKNOWN, "")
+_NAMED = 4  # nodes, where several are told
 
 
 def family_of(
@@ -44,7 +47,7 @@ def family_of(
     distance 0 from that, and not aligned with others. All others are balanced, so that scales are those of the
     canonical form, then each two aligned by permutations and signs; or by all that leaves their functions as they are,
     where that is known to be more (`align_fibres`). Pairs that are the same function then are said to be. Pairs whose
-    neurons stand in the same places are told with their p-values (`kinships`), which Holm's method corrects for the
+    neurons stand in the same places are told with their p-values (`kinship`), which Holm's method corrects for the
     number of pairs.
 
     The distance is ``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over the tensors that join neurons (weights, without biases,
@@ -98,7 +101,8 @@ def family_of(
 
     said = {(labels[i], labels[j]): verdict_of(i, j) for j in range(count) for i in range(j)}
     alike = {level: sorted(sorted(pair) for pair, verdict in said.items() if verdict.level == level) for level in Level}
-    related = _related(labels, kinships(space, networks, seed=seed, given=networks[0].definition.given).numpy())
+    kin = related_networks(space, dict(zip(labels, networks, strict=True)), 999, seed, networks[0].definition.given)
+    related = _related(labels, kin.p_values.numpy())
     merges = linkage(squareform(distances), "average").tolist()
     links = _links(labels, distances)
     lines = [f"{count} networks; the nearest relatives first:"]
@@ -113,8 +117,13 @@ def family_of(
         f"That is {len(related['pairs'])} of {count * (count - 1) // 2} pairs; a false one is in fewer than 1 of "
         "20 folders. Networks whose neurons were permuted are not seen by it."
     )
-    kin = {label for pair in related["pairs"] for label in (pair["a"], pair["b"])}
-    lines += placed_by_class([network for network in networks if network.label in kin][:2], seed)
+    if kin.places:
+        told = told_places({node: what for found in kin.places.values() for node, what in found.items()})
+        lines.append(f"Left out of p-values, for {len(kin.places)} of the pairs, are {told}.")
+    if related["pairs"]:
+        lines.append(f"They hold if first weights treat neurons alike: looked for, and not seen, were {LOOKED_FOR}.")
+    kindred = {label for pair in related["pairs"] for label in (pair["a"], pair["b"])}
+    lines += placed_by_class([network for network in networks if network.label in kindred][:2], seed)
     lines += networks[0].why_no_form()
     beside = {tuple(networks[0].differences(network)): network.label for network in networks[:0:-1]}
     lines += [
@@ -177,6 +186,18 @@ def placed_by_class(relatives: Sequence[Network], seed: int) -> list[str]:
                     "in this architecture: then p-values of kinship say nothing."
                 ]
     return []
+
+
+def told_places(places: Mapping[str, str]) -> str:
+    """Nodes whose neurons have places of their own, and what shows it, in words."""
+    of: dict[str, list[str]] = {}
+    for node, what in places.items():
+        of.setdefault(what, []).append(node)
+    told = "; ".join(
+        f"{', '.join(nodes[:_NAMED])}{f' and {len(nodes) - _NAMED} more' * (len(nodes) > _NAMED)}: {what}"
+        for what, nodes in of.items()
+    )
+    return f"neurons with places of their own, which training apart leaves alike, too ({told})"
 
 
 def _firsts(
