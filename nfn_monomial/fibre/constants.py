@@ -12,9 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
+from nfn_monomial.space.trace.decomposed import is_linear
 from nfn_monomial.space.trace.graph import Program, operation
 
-from .flow import MOVES, Flow, norm_before
+from .flow import LOOKS_UP, Flow, norm_before
 from .slopes import Slope, Slopes
 from .sources import Source, Tensors
 
@@ -161,9 +162,10 @@ class Constants:
 
 def _are_added(users: Sequence[Any]) -> bool:
     """Whether what reads a parameter looks its rows up or adds it, and does not multiply with it."""
-    while users and all(operation(user) in MOVES for user in users):
+    added = {*LOOKS_UP, "add", "cat"}
+    while users and not added & {*map(operation, users)} and all(map(is_linear, users)):
         users = [user for move in users for user in move.users]
-    return bool(users) and all(operation(user) in ("embedding", "add", "cat") for user in users)
+    return bool(users) and all(operation(user) in added for user in users)
 
 
 def _add(changes: dict[str, Tensor], name: str, change: Tensor) -> None:

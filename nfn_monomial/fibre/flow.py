@@ -8,24 +8,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from nfn_monomial.space.trace.decomposed import is_linear
 from nfn_monomial.space.trace.graph import Program, operation
+from nfn_monomial.space.trace.operators.reduce import SOFTMAX
 
 from .sources import Source, Tensors
 
 _RTOL = 1e-9
 _ATOL = 1e-12
 _MASKED = -1e4
-# What moves entries about, the same for every network: linear in its first argument.
-MOVES = {
-    "view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten", "slice", "select",
-    "contiguous", "clone", "alias", "detach", "to", "_to_copy", "dropout", "neg", "repeat", "repeat_interleave",
-    "index_select", "mean", "sum", "unflatten", "movedim", "mT", "numpy_T", "swapaxes",
-}  # fmt: skip
-_PARTS = {"split", "split_with_sizes", "chunk", "unbind"}
-_SAME_ROWS = {"dropout", "to", "_to_copy", "clone", "contiguous", "alias", "expand", "view", "transpose"}
-_SOFTMAX = {"softmax", "_softmax", "log_softmax"}
+LOOKS_UP = ("embedding", "index", "index_select")
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 _BIAS = {"linear": 2, "addmm": 0, "layer_norm": 3}  # which argument is added last
 
@@ -139,8 +133,8 @@ class Flow:
         if node.target is operator.getitem:
             return self._of(args[0])[args[1]]
         x = self._of(args[0]) if args else None
-        if name in MOVES | _PARTS and x is not None:
-            return _run(node, x, self._value(args[1:]))
+        if x is not None and is_linear(node):
+            return _run(node, x, self._arguments(node, x))
         if name in ("add", "sub") and not node.kwargs:
             return self._sum(node, args[0], args[1], -1 if name == "sub" else 1)
         if name in ("mul", "div"):
@@ -149,12 +143,9 @@ class Flow:
             like = x if x is not None else next(self._of(part) for part in args[0] if self._of(part) is not None)
             parts = [like.new_zeros(p.meta["val"].shape) if self._of(p) is None else self._of(p) for p in args[0]]
             return torch.cat(parts, *args[1:])
-        if name == "embedding" and x is not None:
-            self._constant_along(x, 0)
-            return x[0].expand(node.meta["val"].shape)
         if name == "masked_fill" and x is not None and args[2] <= _MASKED:  # of a softmax: it gives no weight to these
             return x
-        if name in _SOFTMAX and x is not None:
+        if name in SOFTMAX and x is not None:
             self._constant_along(x, args[1])
             return None
         if name in ("matmul", "bmm", "mm"):
@@ -188,6 +179,20 @@ class Flow:
             first = self._of(args[1])
             return self._biased(node, None if first is None else first @ self._value(args[2]), args[0], -1)
         raise BlockedError
+
+    def _arguments(self, node: Any, x: Tensor) -> Any:
+        """All arguments but the first. Where inputs choose entries of it, these are alike, and any will do."""
+        name, args = operation(node), list(node.args[1:])
+        self._none(*(arg for arg in node.all_input_nodes if arg is not node.args[0]))
+        try:
+            return self._value(args)
+        except BlockedError:
+            if name not in LOOKS_UP:
+                raise
+        at = args[0] if name == "index_select" else 0
+        places = args[0] if name == "index" else [None] * at + [args[-1 if name == "index_select" else 0]]
+        self._constant_along(x, *(n for n, index in enumerate(places) if index is not None))
+        return fx.map_arg(args, lambda index: torch.zeros(index.meta["val"].shape, dtype=torch.int64))
 
     def _scaled(self, node: Any, name: str) -> Tensor:
         """Of a product with a number, or with what is made of parameters and constants."""
@@ -316,11 +321,11 @@ class Flow:
         added = False
         while hasattr(found, "op") and found.op == "call_function":
             name = operation(found)
-            if len(found.users) != 1 and name not in _PARTS:
+            if len(found.users) != 1 and isinstance(found.meta["val"], Tensor):
                 return None
             if name in _BIAS and not added:
                 found, moves, added = dict(enumerate(found.args)).get(_BIAS[name]), [], True
-            elif name in {*MOVES, *_PARTS, "embedding"} or found.target is operator.getitem:
+            elif is_linear(found):
                 moves.insert(0, found)
                 found = found.args[0]
             else:
@@ -359,19 +364,27 @@ def _letters(dims: Sequence[int]) -> tuple[list[str], str]:
 
 def _sums_to_one(found: Any) -> bool:
     """Whether the rows of a value do, as a softmax's."""
-    while hasattr(found, "op") and found.op == "call_function" and operation(found) in _SAME_ROWS - {"transpose"}:
+    while _keeps_rows(found):
         found = found.args[0]
-    if not hasattr(found, "op") or found.op != "call_function" or operation(found) not in ("softmax", "_softmax"):
+    if not hasattr(found, "op") or operation(found) not in ("softmax", "_softmax"):
         return False
     return found.args[1] in (-1, len(found.meta["val"].shape) - 1)
+
+
+def _keeps_rows(found: Any) -> bool:
+    """Whether a value may have the rows of the one that it is made of: what is wrong is seen by a gradient later."""
+    if not hasattr(found, "op") or found.op != "call_function" or not is_linear(found):
+        return False
+    sizes = [node.meta["val"].shape[-1:] for node in (found, found.args[0]) if isinstance(node.meta["val"], Tensor)]
+    return len(sizes) == 2 and sizes[0] == sizes[1]
 
 
 def norm_before(node: Any) -> Any:
     """The norm with gain and bias whose output a linear operation reads, through moves that keep its last dimension."""
     found = node.args[0]
-    while hasattr(found, "op") and found.op == "call_function" and operation(found) in _SAME_ROWS - {"view", "expand"}:
+    while _keeps_rows(found):
         found = found.args[0]
-    if not hasattr(found, "op") or found.op != "call_function" or operation(found) != "layer_norm":
+    if not hasattr(found, "op") or operation(found) != "layer_norm":
         return None
     return found if len(found.args) > 3 and len(found.args[1]) == 1 and None not in found.args[2:4] else None
 

@@ -46,6 +46,44 @@ def turned(x: Tensor) -> Tensor:
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
+class MultiQuery(nn.Module):
+    """Heads of 3 that share a key and a value, all in one matrix: cut by lists of places, or by ranges."""
+
+    def __init__(self, *, heads: int = 2, listed: bool = True) -> None:
+        super().__init__()
+        self.qkv, self.o, self.heads, self.listed = nn.Linear(5, 3 * heads + 6), nn.Linear(3 * heads, 4), heads, listed
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.qkv(x).view(*x.shape[:2], self.heads + 2, 3)
+        key, value = ([-2], [-1]) if self.listed else (slice(-2, -1), slice(-1, None))
+        q, k, v = (t.transpose(1, 2) for t in (y[..., :-2, :], y[..., key, :], y[..., value, :]))
+        return self.o(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class LookUps(nn.Module):
+    """Tokens and places, both looked up by an index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Parameter(torch.randn(7, 4)), nn.Parameter(torch.randn(6, 4))
+        self.o = nn.Linear(4, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.o(self.tokens[tokens] + self.places.index_select(0, torch.arange(tokens.shape[1])))
+
+
+class Pooled(nn.Module):
+    """Convolutions with all that moves entries about, or takes means of them, in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(2, 3, 3), nn.Conv2d(3, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.avg_pool2d(F.pad(self.a(x), (1, 1, 1, 1), mode="replicate"), 2)
+        return self.b(F.interpolate(x.flip(-1).roll(1, -2), scale_factor=2))
+
+
 class RMSNorm(nn.Module):
     """With a gain. Its eps is large, so that it is nowhere near to being scaled away."""
 
@@ -344,6 +382,11 @@ CASES = {
         normal(3, 1, 8, 8),
         {"rotations": 10, "linear": 36, "gains": 18, "means": 16 + 4 + 7 + 8 + 28, "constants": 6 + 18 + 12},
     ),
+    # the key's bias does nothing, the value's goes into that of the output
+    "multi-query": Case(MultiQuery, normal(3, 4, 5), {"linear": 18, "constants": 6}),
+    "multi-query by ranges": Case(lambda: MultiQuery(listed=False), normal(3, 4, 5), {"linear": 18, "constants": 6}),
+    "look-ups": Case(LookUps, tokens(7), {"linear": 16, "constants": 4 + 4}),
+    "pooled": Case(Pooled, normal(2, 2, 8, 8), {"linear": 9, "constants": 3}),
     "LSTM": Case(lambda: nn.LSTM(3, 4, batch_first=True), normal(2, 5, 3), {"constants": 16}),
     "GRU": Case(lambda: nn.GRU(3, 4, batch_first=True), normal(2, 5, 3), {"constants": 8}),
     "RNN": Case(lambda: nn.RNN(3, 4, batch_first=True), normal(2, 5, 3), {"constants": 4}),

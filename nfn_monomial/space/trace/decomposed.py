@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+import re
 import warnings
 from typing import Any, NamedTuple
 
@@ -70,3 +72,40 @@ def mutates(node: fx.Node) -> bool:
     """Whether an operation changes its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
+
+
+def is_linear(node: fx.Node) -> bool:
+    """Whether an operation is linear in its first argument, as the table has it, or all parts that it consists of."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return True
+    if (entry := OPERATORS.get(short(str(node.target)))) is not None:
+        return entry.linear
+    parts = decomposed(node.target, *likes_of(node))
+    return parts is not None and all(map(is_linear, parts.graph.nodes))
+
+
+def likes_of(node: fx.Node) -> Any:
+    """Arguments of a node, and those with names; of tensors what is known before any rule."""
+    return fx.map_arg((node.args, node.kwargs), _like)
+
+
+def _like(node: fx.Node) -> Any:
+    return pytree.tree_map(
+        lambda v: Like(shapes_of(v)[0], v.dtype) if isinstance(v, Tensor) else number(v), node.meta.get("val")
+    )
+
+
+def shapes_of(outputs: Any) -> tuple[tuple[int, ...], ...]:
+    parts = outputs if isinstance(outputs, list | tuple) else [outputs]
+    return tuple(tuple(map(number, part.shape)) for part in parts if isinstance(part, Tensor))
+
+
+def number(known: Any) -> Any:
+    """A size as it is in the example; what depends on values has numbers of its own, alike wherever it is the same."""
+    if not isinstance(known, torch.SymInt):
+        return known
+    node = known.node
+    if node.has_hint():
+        return int(node.hint)
+    symbols = sorted(node.expr.free_symbols, key=str)
+    return int(node.expr.xreplace({s: 1009 + 2 * int(re.sub(r"\D", "", str(s)) or 0) for s in symbols}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from .algebra.atoms import Cause, Product, Structure
 from .algebra.ledger import OpaqueError
 from .algebra.moves import Run
 from .algebra.values import Bundle, Value
-from .decomposed import Like, decomposed
+from .decomposed import Like, decomposed, likes_of, number, shapes_of
 from .graph import Program, first_line, label, operation
 from .operators import OPERATORS, Entry
 from .operators.pointwise import where
@@ -86,7 +85,7 @@ class Interpreter:
             return self.run.constant(program.constants[node.name])
         self.run.cause = Cause(name, "input")
         known = node.meta.get("val")
-        return self.run.inert(_shapes(known)[0]) if isinstance(known, Tensor) else _number(known)
+        return self.run.inert(shapes_of(known)[0]) if isinstance(known, Tensor) else number(known)
 
     def _output(self, found: Any) -> None:
         self.run.cause = Cause("y", "output")
@@ -109,7 +108,7 @@ class Interpreter:
             return self._inside(args[at].graph, args[at + 1 :])
         outputs = node.meta.get("val")
         run.cause = Cause(self._whole or label(node), "")
-        run.shapes = _shapes(outputs)
+        run.shapes = shapes_of(outputs)
         run.shape = run.shapes[0] if run.shapes else ()
         run.real = not isinstance(outputs, Tensor) or outputs.is_floating_point() or outputs.is_complex()
         run.used = frozenset(u.args[1] for u in node.users if u.users and u.target is operator.getitem)  # type: ignore[misc]
@@ -139,7 +138,7 @@ class Interpreter:
         if outputs is None:
             return None  # assertions
         if operation(node).startswith("sym_"):
-            return _number(outputs)
+            return number(outputs)
         if not found and not isinstance(node.target, torch._ops.OpOverload):
             return node.target(*args)  # type: ignore[operator]
         self._fixed(found, "a number is read from it")
@@ -167,7 +166,7 @@ class Interpreter:
     ) -> Any:
         run, name, outputs = self.run, operation(node), node.meta["val"]
         if entry is None:
-            likes = fx.map_arg((node.args, node.kwargs), _like)
+            likes = likes_of(node)
             if (parts := decomposed(node.target, *likes)) is not None:
                 return self._apart(parts, likes, (args, kwargs))
             self.unknown.append(run.cause.operation)
@@ -183,7 +182,7 @@ class Interpreter:
             self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
             out = entry.rule(run, *args, **kwargs)
             if isinstance(outputs, list | tuple) and isinstance(out, Value):  # of others it says nothing
-                out = (out, *map(run.inert, _shapes(outputs)[1:]))
+                out = (out, *map(run.inert, shapes_of(outputs)[1:]))
             if along is not None and name in _CARRIES and isinstance(out, Value):
                 out = replace(out, along=along)
             elif along is not None and name not in _FOLLOWS:
@@ -240,7 +239,7 @@ class Interpreter:
 
 def _each(outputs: Any, change: Callable[[tuple[int, ...]], Value]) -> Any:
     """A value for each tensor that an operation gives, made of its shape."""
-    made = tuple(map(change, _shapes(outputs)))
+    made = tuple(map(change, shapes_of(outputs)))
     return made if isinstance(outputs, list | tuple) else made[0]
 
 
@@ -256,42 +255,19 @@ def _parts(found: Iterable[Value | Bundle]) -> list[Value]:
     return [part for v in found for part in (v.parts if isinstance(v, Bundle) else (v,))]
 
 
-def _like(node: fx.Node) -> Any:
-    """What is known of a node's tensors before any rule."""
-    return pytree.tree_map(
-        lambda v: Like(_shapes(v)[0], v.dtype) if isinstance(v, Tensor) else _number(v), node.meta.get("val")
-    )
-
-
 def _is_found(found: Any) -> bool:
     return isinstance(found, Value | Bundle)
-
-
-def _shapes(outputs: Any) -> tuple[tuple[int, ...], ...]:
-    parts = outputs if isinstance(outputs, list | tuple) else [outputs]
-    return tuple(tuple(map(_number, part.shape)) for part in parts if isinstance(part, Tensor))
 
 
 def _fitting(out: Any, outputs: Any, used: Iterable[int]) -> None:
     """Raise unless a rule's results have the shapes that the program says, and it knows those that are read."""
     several = isinstance(outputs, list | tuple)
     parts = list(out) if several else [out]
-    shapes, expected = tuple(part.shape for part in parts), _shapes(outputs)
+    shapes, expected = tuple(part.shape for part in parts), shapes_of(outputs)
     if shapes != expected:
         raise ValueError(f"shapes {shapes} in place of {expected}")
     if several and any(isinstance(parts[n], Value) and parts[n].inert for n in used):
         raise ValueError("an output is read of which it says nothing")
-
-
-def _number(known: Any) -> Any:
-    """A size as it is in the example; what depends on values has numbers of its own, alike wherever it is the same."""
-    if not isinstance(known, torch.SymInt):
-        return known
-    node = known.node
-    if node.has_hint():
-        return int(node.hint)
-    symbols = sorted(node.expr.free_symbols, key=str)
-    return int(node.expr.xreplace({s: 1009 + 2 * int(re.sub(r"\D", "", str(s)) or 0) for s in symbols}))
 
 
 def _counts_one(name: str, args: Sequence[Any], shape: Sequence[int]) -> bool:

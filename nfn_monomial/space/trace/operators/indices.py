@@ -24,7 +24,7 @@ def _picked(run: Run, x: Value, dim: int, index: Value) -> Value:
     return run.note(rows.put(dim, dim, *run.resolved(index).dims))
 
 
-@operator("index", bundles=True)
+@operator("index", bundles=True, linear=True)
 def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundle:
     indices = [index if index is None else run.joined(index) for index in indices]
     (at, index), *more = [(at, index) for at, index in enumerate(indices) if index is not None]
@@ -56,7 +56,7 @@ def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[in
     return chosen
 
 
-@operator("index_select")
+@operator("index_select", linear=True)
 def _index_select(run: Run, x: Value, dim: int, index: Value) -> Value:
     if index.along is not None:
         return _picked(run, x, x.at(dim), index)
@@ -80,7 +80,7 @@ def _told_apart(run: Run, x: Value, index: Value, dim: int) -> Value:
     return replace(x, dims=tuple(x.dims[n] if n in parts else d for n, d in enumerate(rest.dims)), data=None)
 
 
-@operator("gather")
+@operator("gather", linear=True)
 def _gather(run: Run, x: Value, dim: int, index: Value, **_: Any) -> Value:
     found = _told_apart(run, x, index, x.at(dim))
     dims = [

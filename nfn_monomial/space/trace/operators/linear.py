@@ -126,7 +126,7 @@ def _convolution(run: Run, x: Value, weight: Value, bias: Any, *rest: Any) -> Va
     return _convolved(run, x, weight, bias, groups, transposed=transposed)
 
 
-@operator("embedding")
+@operator("embedding", linear=True)
 def _embedding(run: Run, weight: Value, places: Value, *_: Any) -> Value:
     run.placeholder(places, "an index")
     run.fix(run.resolve(weight.dims[0]), "looked up")

@@ -35,7 +35,7 @@ operator("rsqrt")(lambda run, x: run.power(x, -0.5))
 operator("reciprocal")(lambda run, x: run.power(x, -1))
 
 
-@operator(*_LINEAR.split(), bundles=True)
+@operator(*_LINEAR.split(), bundles=True, linear=True)
 def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
     return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
 

@@ -14,13 +14,15 @@ from .pointwise import mask_of
 from .table import operator
 
 Dims = int | Sequence[int] | None
+SOFTMAX = ("softmax", "log_softmax", "_softmax", "_log_softmax")
 
 
 def _dims(dim: Dims) -> Sequence[int] | None:
     return (dim,) if isinstance(dim, int) else dim
 
 
-@operator("sum", "mean", "nansum")
+@operator("sum", "mean", linear=True)
+@operator("nansum")
 def _sum(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) -> Value:
     return run.reduce(x, _dims(dim), keepdim)
 
@@ -82,7 +84,7 @@ def _any(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) 
     return replace(run.reduce(x, _dims(dim), keepdim, kind="any", reason="no linear reduction"), zero=False)
 
 
-@operator("softmax", "log_softmax", "_softmax", "_log_softmax")
+@operator(*SOFTMAX)
 def softmax(run: Run, x: Value, dim: int = -1, *_: Any, **__: Any) -> Value:
     """A distribution over a dimension; what is constant along it does not matter."""
     run.ignores_constants(x, (dim,))

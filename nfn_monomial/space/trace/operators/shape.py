@@ -29,26 +29,26 @@ def arranged(run: Run, found: Found, order: Sequence[int | None]) -> Found:
     return run.each(found, lambda v: replace(v, dims=tuple(UNIT if n is None else v.dims[n] for n in order)), at)
 
 
-@operator("permute", bundles=True)
+@operator("permute", bundles=True, linear=True)
 def _permute(run: Run, x: Found, order: Sequence[int]) -> Found:
     return arranged(run, x, [dim % _rank(x) for dim in order])
 
 
-@operator("transpose", bundles=True)
+@operator("transpose", bundles=True, linear=True)
 def _transpose(run: Run, x: Found, a: int, b: int) -> Found:
     order = list(range(_rank(x)))
     order[a], order[b] = order[b], order[a]
     return arranged(run, x, order)
 
 
-@operator("unsqueeze", bundles=True)
+@operator("unsqueeze", bundles=True, linear=True)
 def _unsqueeze(run: Run, x: Found, dim: int) -> Found:
     order: list[int | None] = [*range(_rank(x))]
     order.insert(dim % (_rank(x) + 1), None)
     return arranged(run, x, order)
 
 
-@operator("squeeze", bundles=True)
+@operator("squeeze", bundles=True, linear=True)
 def _squeeze(run: Run, x: Found, dims: Any = None) -> Found:
     rank = _rank(x)
     chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
@@ -56,7 +56,7 @@ def _squeeze(run: Run, x: Found, dims: Any = None) -> Found:
     return arranged(run, x, [n for n in range(rank) if n not in gone])
 
 
-@operator("view", "reshape", "flatten", "unflatten", "view_copy", bundles=True)
+@operator("view", "reshape", "flatten", "unflatten", "view_copy", bundles=True, linear=True)
 def _view(run: Run, x: Found, *arguments: Any, **_: Any) -> Found:
     if any(isinstance(a, torch.dtype) for a in arguments):
         raise OpaqueError("its bits are read as another type")
@@ -84,14 +84,14 @@ def reshaped(run: Run, x: Found, shape: Sequence[int]) -> Found:
     return Bundle(tuple(parts), new)
 
 
-@operator("expand")
+@operator("expand", linear=True)
 def _expand(run: Run, x: Value, *_: Any, **__: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
     new = [run.fresh(n) if is_unit(dim) else dim for dim, n in zip(dims, run.shape, strict=True)]
     return run.note(replace(x, dims=tuple(new), data=None, inert=False))
 
 
-@operator("repeat")
+@operator("repeat", linear=True)
 def _repeat(run: Run, x: Value, counts: Sequence[int], *_: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
     counts = [1] * (len(dims) - len(counts)) + list(counts)
@@ -99,7 +99,7 @@ def _repeat(run: Run, x: Value, counts: Sequence[int], *_: Any) -> Value:
     return run.note(x.over(new))
 
 
-@operator("repeat_interleave")
+@operator("repeat_interleave", linear=True)
 def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, **_: Any) -> Value:
     if dim is None:
         raise OpaqueError("repeated in one row")
@@ -114,7 +114,7 @@ def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, *
 # Cuts and joins.
 
 
-@operator("select", bundles=True)
+@operator("select", bundles=True, linear=True)
 def _select(run: Run, x: Found, dim: int, index: Any) -> Found:
     if isinstance(index, Value):  # a number that the program has read from a tensor
         x = run.joined(x)
@@ -148,7 +148,7 @@ def sliced(run: Run, x: Found, dim: int, start: int, stop: int) -> Found:
     return parts[0] if len(parts) == 1 else Bundle(tuple(parts), dim)
 
 
-@operator("slice", bundles=True)
+@operator("slice", bundles=True, linear=True)
 def _slice(run: Run, x: Found, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Found:
     size = x.shape[dim]
     if step != 1:
@@ -156,7 +156,7 @@ def _slice(run: Run, x: Found, dim: int = 0, start: int | None = None, stop: int
     return sliced(run, x, dim, *slice(start, stop).indices(size)[:2])
 
 
-@operator("split", "split_with_sizes", bundles=True)
+@operator("split", "split_with_sizes", bundles=True, linear=True)
 def _split(run: Run, x: Found, _: Any, dim: int = 0) -> tuple[Found, ...]:
     ends = [0, *itertools.accumulate(shape[dim] for shape in run.shapes)]
     return tuple(sliced(run, x, dim, a, b) for a, b in itertools.pairwise(ends))
@@ -178,7 +178,7 @@ def _copy(run: Run, x: Value, source: Any, *_: Any) -> Value:
 # By position.
 
 
-@operator("constant_pad_nd")
+@operator("constant_pad_nd", linear=True)  # with zeros
 def _pad(run: Run, x: Value, pads: Sequence[int], number: float = 0) -> Value:
     x = run.resolved(x)
     ends = {len(x.dims) - 1 - n: tuple(pads[2 * n : 2 * n + 2]) for n in range(len(pads) // 2)}
@@ -202,7 +202,7 @@ def _along(names: str, reason: str, dims_of: Callable[..., Any]) -> None:
         dims = dims_of(x, *arguments, **options)
         return run.positional(x, [dims] if isinstance(dims, int) else dims, reason)
 
-    operator(*names.split())(rule)
+    operator(*names.split(), linear=True)(rule)
 
 
 _along("flip", "flip", lambda x, dims: dims)
@@ -243,13 +243,13 @@ _along("_adaptive_avg_pool2d", "position", _last(2))
 _along("upsample_trilinear3d _adaptive_avg_pool3d", "position", _last(3))
 
 
-@operator("grid_sampler_2d", "grid_sampler_3d")
+@operator("grid_sampler_2d", "grid_sampler_3d", linear=True)
 def _sampled(run: Run, x: Value, grid: Value, *_: Any) -> Value:
     run.placeholder(grid, "places to look at")
     return run.positional(x, range(2, len(x.dims)), "position")
 
 
-@operator("unfold")
+@operator("unfold", linear=True)
 def _unfold(run: Run, x: Value, dim: int, size: int, step: int) -> Value:
     at = x.at(dim)
     rows = run.without(x, (at,), "windows")

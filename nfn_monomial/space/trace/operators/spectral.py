@@ -14,23 +14,23 @@ from .table import operator
 _PARTS = "real and imaginary parts"
 
 
-@operator("_fft_r2c", "_fft_c2r", "_fft_c2c")
+@operator("_fft_r2c", "_fft_c2r", "_fft_c2c", linear=True)
 def _transformed(run: Run, x: Value, dims: Sequence[int], *_: Any) -> Value:
     return run.positional(x, dims, "a Fourier transform")
 
 
-@operator("view_as_complex")
+@operator("view_as_complex", linear=True)
 def _complex(run: Run, x: Value) -> Value:
     return run.without(x, (-1,), _PARTS)
 
 
-@operator("view_as_real")
+@operator("view_as_real", linear=True)
 def _parts(run: Run, x: Value) -> Value:
     end = len(x.dims)
     return run.note(x.put(end, end, run.fresh(2, _PARTS)))
 
 
-@operator("real", "imag")
+@operator("real", "imag", linear=True)
 def _part(run: Run, x: Value) -> Value:
     return run.unary(x, "linear")
 

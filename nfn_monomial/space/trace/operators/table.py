@@ -17,22 +17,29 @@ F = TypeVar("F", bound=Rule)
 
 
 class Entry(NamedTuple):
-    """A rule; ``bundles`` says that it knows of concatenations whose parts are apart."""
+    """An operator.
+
+    Attributes:
+        rule: see `Rule`.
+        bundles: whether that knows of concatenations whose parts are apart.
+        linear: whether the operator is linear in its first argument, as what moves entries about or sums them.
+    """
 
     rule: Rule
     bundles: bool = False
+    linear: bool = False
 
 
 OPERATORS: dict[str, Entry] = {}
 
 
-def operator(*names: str, bundles: bool = False) -> Callable[[F], F]:
+def operator(*names: str, bundles: bool = False, linear: bool = False) -> Callable[[F], F]:
     """Enter a rule for ATen operators of these names (all overloads of each)."""
 
     def enter(rule: F) -> F:
         for name in names:
             assert name not in OPERATORS, f"two rules for {name}"
-            OPERATORS[name] = Entry(rule, bundles)
+            OPERATORS[name] = Entry(rule, bundles, linear)
         return rule
 
     return enter
