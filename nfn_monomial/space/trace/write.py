@@ -226,12 +226,15 @@ class Writer:
         if is_unit((segment,)):
             return (1,)
         factors: list[Axis | int] = []
+        entries: list[Axis | int] = []  # behind all others where segments share some: they are none of these
         for group in self._grouped(dim, segment):
             if self._is_size(segment, group):
                 factors.append(math.prod(index.size for index in group))
             else:
-                factors += self._axes(group)
-        return factors
+                axis, *beside = self._axes(group)
+                factors.append(axis)
+                (factors if all(part.lead == 1 for part in dim) else entries).extend(beside)
+        return [*factors, *entries]
 
     def _axes(self, group: Sequence[Index]) -> Iterable[Axis]:
         """The axis of indices that are one; where they are FIXED, and what acts on their entries is felt, that too."""

@@ -150,7 +150,9 @@ class Atoms:
 
     def whole(self, parts: Sequence[tuple[tuple[int, ...], int]], before: int, shared: int) -> bool:
         """Whether an atom of these parts stays whole, behind factors of one size in a product that shares others."""
-        fixed = all(self.cause(atom) for factors, _ in parts for atom in factors)
+        atoms = [self.find(atom) for factors, _ in parts for atom in factors]
+        apart = len(set(atoms)) == len(atoms)  # of what parts share nobody knows yet whose operation fixed it
+        fixed = apart and all(map(self.cause, atoms))
         return len(parts) > 1 and (before < shared or (before > 1 and fixed))
 
     def sizes(self, structure: Structure) -> Structure:
