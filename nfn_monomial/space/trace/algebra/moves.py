@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -18,6 +19,7 @@ from .values import (
     Dimension,
     Segment,
     Value,
+    blocks,
     changed,
     extent,
     formed,
@@ -292,6 +294,28 @@ class Run(Ledger):
             return self.note(move(found))
         return Bundle(tuple(self.note(move(part)) for part in found.parts), found.dim if at is None else at)
 
+    def regrouped(self, found: Value, shape: Sequence[int]) -> Value | Bundle:
+        """A view: the same entries in row-major order with another shape."""
+        found = self.resolved(found)
+        dims: list[Dimension] = []
+        for start, stop, target in _groups(found.shape, tuple(shape)):
+            merged = self.merged(found.dims[start:stop])
+            outer = [n for n in target if n > 1]
+            if len(outer) <= 1:
+                dims += [merged if n > 1 else UNIT for n in target]
+            elif len(merged) == 1:
+                dims += self.spread(merged[0], target)
+            elif self.fixed(merged) or not (ragged := _ragged(merged, target)):
+                dims += self.spread(self.collapse(merged, "a view across a concatenation")[0], target)
+            else:
+                at = len(dims) + ragged[0]
+                parts = [
+                    self.regrouped(found.put(start, stop, part), (*shape[:at], size, *shape[at + 1 :]))
+                    for size, part in ragged[1]
+                ]
+                return Bundle(tuple(map(self.joined, parts)), at)
+        return found.over(dims)
+
     def viewed(self, found: Value, shape: Sequence[int]) -> Value:
         """A view, as one value."""
         return self.note(self.joined(self.regrouped(found, shape)))
@@ -304,6 +328,41 @@ class Run(Ledger):
 def _offset(found: Value) -> Form:
     """The constant part of its form in the first segments."""
     return sum((dim[0].const for dim in found.dims), found.const)
+
+
+def _ragged(dim: Dimension, target: Sequence[int]) -> tuple[int, list[tuple[int, Dimension]]] | None:
+    """Parts of a sum that may be several dimensions each: that along which they are a concatenation, their sizes there.
+
+    It is the first one behind what the parts share. None where there is no such dimension, or but one part.
+    """
+    lead = min(segment.lead for segment in dim[1:])
+    at = next((n for n, size in enumerate(target) if size > 1 and math.prod(target[:n]) == lead), None)
+    if at is None:
+        return None
+    inner = lead * math.prod(target[at + 1 :])
+    parts: list[Dimension] = []
+    for block in blocks(dim, lead):  # as many as fill what stands behind
+        parts = [*parts[:-1], (*parts[-1], *block)] if parts and extent(parts[-1]) % inner else [*parts, block]
+    if len(parts) < 2 or extent(parts[-1]) % inner:
+        return None
+    return at, [(extent(part) // inner, part) for part in parts]
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Smallest groups ``(start, stop)`` of old dimensions with the new sizes that each becomes."""
+    groups, start, begin = [], 0, 0
+    while start < len(old) or begin < len(new):
+        stop, end, left, right = start, begin, 1, 1
+        while True:
+            if stop < len(old) and (left <= right and (left != right or stop == start or old[stop] == 1)):
+                left, stop = left * old[stop], stop + 1
+            elif end < len(new) and (right < left or end == begin or new[end] == 1):
+                right, end = right * new[end], end + 1
+            else:
+                break
+        groups.append((start, stop, tuple(new[begin:end])))
+        start, begin = stop, end
+    return groups
 
 
 _KINDS: Mapping[str, str] = {

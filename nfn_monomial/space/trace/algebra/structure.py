@@ -15,7 +15,7 @@ from typing import Any
 from .atoms import Atoms, Cause, Product, row_major
 from .atoms import Structure as Shape
 from .forms import Equations
-from .values import UNIT, Bundle, Dimension, Index, Segment, Value, blocks, extent, indices, is_unit, sizes
+from .values import UNIT, Dimension, Index, Segment, Value, blocks, extent, indices, is_unit, sizes
 
 
 class Structure:
@@ -224,44 +224,7 @@ class Structure:
             )
         return whole
 
-    def regrouped(self, found: Value, shape: Sequence[int]) -> Value | Bundle:
-        """A view: the same entries in row-major order with another shape."""
-        found = self.resolved(found)
-        dims: list[Dimension] = []
-        ragged: tuple[int, list[list[Dimension]]] | None = None
-        for start, stop, target in _groups(found.shape, tuple(shape)):
-            merged = self.merged(found.dims[start:stop])
-            outer = [n for n in target if n > 1]
-            if len(outer) <= 1:
-                dims += [merged if n > 1 else UNIT for n in target]
-            elif len(merged) == 1:
-                dims += self._spread(merged[0], target)
-            elif ragged or self.fixed(merged) or not (parts := self._ragged(merged, target)):
-                dims += self._spread(self.collapse(merged, "a view across a concatenation")[0], target)
-            else:
-                ragged = len(dims) + parts[0], [[*dims, *part] for part in parts[1]]
-                dims += parts[1][0]
-        if ragged is None:
-            return found.over(dims)
-        at, heads = ragged
-        whole = [[*head, *dims[len(head) :]] for head in heads]
-        return Bundle(tuple(found.over(part) for part in whole), at)
-
-    def _ragged(self, dim: Dimension, target: Sequence[int]) -> tuple[int, list[list[Dimension]]] | None:
-        """Parts of a sum as several dimensions each, and that along which they are a concatenation.
-
-        It is the first one behind what the parts share. None where there is no such dimension.
-        """
-        lead = min(segment.lead for segment in dim[1:])
-        at = next((n for n, size in enumerate(target) if size > 1 and math.prod(target[:n]) == lead), 0)
-        before, inner = target[:at], target[at + 1 :]
-        if math.prod(before) != lead or any(extent(block) // lead % math.prod(inner) for block in blocks(dim, lead)):
-            return None
-        parts = [b[0] if len(b) == 1 else self.collapse(b, "side by side in two ways")[0] for b in blocks(dim, lead)]
-        sizes_at = [part.size // lead // math.prod(inner) for part in parts]
-        return at, [self._spread(part, [*before, n, *inner]) for part, n in zip(parts, sizes_at, strict=True)]
-
-    def _spread(self, segment: Segment, target: Sequence[int]) -> list[Dimension]:
+    def spread(self, segment: Segment, target: Sequence[int]) -> list[Dimension]:
         """One segment as several dimensions."""
         left = list(segment.indices)
         dims: list[Dimension] = []
@@ -300,20 +263,3 @@ def _same_product(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
         else:
             right, m = right * b[m], m + 1
     return n, m
-
-
-def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Smallest groups ``(start, stop)`` of old dimensions with the new sizes that each becomes."""
-    groups, start, begin = [], 0, 0
-    while start < len(old) or begin < len(new):
-        stop, end, left, right = start, begin, 1, 1
-        while True:
-            if stop < len(old) and (left <= right and (left != right or stop == start or old[stop] == 1)):
-                left, stop = left * old[stop], stop + 1
-            elif end < len(new) and (right < left or end == begin or new[end] == 1):
-                right, end = right * new[end], end + 1
-            else:
-                break
-        groups.append((start, stop, tuple(new[begin:end])))
-        start, begin = stop, end
-    return groups
