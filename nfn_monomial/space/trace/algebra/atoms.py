@@ -137,23 +137,22 @@ class Atoms:
         found: list[Product] = []
         for product, behind in zip(products, (*products[1:], Product(())), strict=True):
             parts: list[Structure] = []
-            size = 1
-            for factor in product.factors:
+            for n, factor in enumerate(product.factors):
                 parts.append(self.leaves(factor))
-                if self.whole(parts[-1], size, max(product.lead, behind.lead)):
+                if self.whole(parts[-1], product.factors[:n], max(product.lead, behind.lead)):
                     self.fix(factor, Cause("", "a concatenation inside of what others share"))
                     parts[-1] = (Product((self.find(factor),)),)
-                size *= self._size[factor]
             (first, _), *rest = row_major(parts, self.extent)
             found += [Product(first, product.lead), *(Product(*part) for part in rest)]
         return tuple(found)
 
-    def whole(self, parts: Sequence[tuple[tuple[int, ...], int]], before: int, shared: int) -> bool:
-        """Whether an atom of these parts stays whole, behind factors of one size in a product that shares others."""
+    def whole(self, parts: Sequence[tuple[tuple[int, ...], int]], before: tuple[int, ...], shared: int) -> bool:
+        """Whether an atom of these parts stays whole, behind other factors in a product of which so much is shared."""
         atoms = [self.find(atom) for factors, _ in parts for atom in factors]
         apart = len(set(atoms)) == len(atoms)  # of what parts share nobody knows yet whose operation fixed it
-        fixed = apart and all(map(self.cause, atoms))
-        return len(parts) > 1 and (before < shared or (before > 1 and fixed))
+        fixed = apart and all(map(self.cause, atoms or before[-1:]))  # single entries are as what they are in
+        size = self.extent(before)
+        return len(parts) > 1 and (size < shared or (size > 1 and fixed))
 
     def sizes(self, structure: Structure) -> Structure:
         """The same with sizes in place of atoms."""

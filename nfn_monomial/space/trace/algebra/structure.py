@@ -71,14 +71,14 @@ class Structure:
         found: list[Segment] = []
         for segment, behind in zip(dim, (*dim[1:], Segment(())), strict=True):
             parts: list[Any] = []
-            size = 1
+            before: tuple[int, ...] = ()
             for index in segment.indices:
                 parts.append(self._parts(index))
                 atoms = [(tuple(i.atom for i in own), lead) for own, lead in parts[-1]]
-                if self.atoms.whole(atoms, size, max(segment.lead, behind.lead)):
+                if self.atoms.whole(atoms, before, max(segment.lead, behind.lead)):
                     self.fix((Segment((index,)),), "a concatenation inside of what others share")
                     parts[-1] = [((index,), 1)]
-                size *= index.size
+                before = (*before, index.atom)
             (first, _), *rest = row_major(parts, _size)
             found += [segment._replace(indices=first), *(Segment(own, segment.const, lead) for own, lead in rest)]
         return tuple(found)
@@ -141,11 +141,20 @@ class Structure:
         return tuple(itertools.chain(*left)), tuple(itertools.chain(*right))
 
     def _bound_like(self, dim: Dimension, other: Dimension) -> bool:
-        """Take one index apart as another dimension is; whether it is one, and may be."""
-        if len(dim) > 1 or len(dim[0].indices) > 1 or self.fixed(dim):
+        """Take one index apart as another dimension is, or is in all that its parts share; whether that may be."""
+        if len(dim) > 1 or self.fixed(dim):
             return False
-        parts = [Product(tuple(map(self.atoms.new, product.factors)), product.lead) for product in sizes(other)]
-        self.atoms.bind(dim[0].indices[0].atom, *parts)
+        *shared, _ = (i.size for i in dim[0].indices)
+        lead, products = math.prod(shared), sizes(other)
+        if any(product.factors[: len(shared)] != (*shared,) for product in products):
+            return False
+        if any(product.lead % lead for product in products[1:]) or self.atoms.cause(dim[0].indices[-1].atom):
+            return False
+        parts = [
+            Product(tuple(map(self.atoms.new, factors[len(shared) :])), max(beside // lead, 1))
+            for factors, beside in products
+        ]
+        self.atoms.bind(dim[0].indices[-1].atom, *parts)
         return True
 
     def _cut(self, dim: Dimension, size: int) -> Dimension:
