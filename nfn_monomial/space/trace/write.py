@@ -327,12 +327,13 @@ class Writer:
                 yield Loss(name, "permutation", cause.operation, cause.reason)
                 continue
             node = self.nodes[name]
-            for symmetry, there, causes in (
-                ("scale", node.scales, self._run.equations.causes[0]),
-                ("sign", node.flips, self._run.equations.causes[1]),
-            ):
-                seen = dict.fromkeys(causes[u] for u, _ in self._uses[key[0]] if u in causes)
-                for found in () if there else list(seen)[:_MOST_LOSSES]:
+            for n, (symmetry, there) in enumerate((("scale", node.scales), ("sign", node.flips))):
+                causes = self._run.equations.causes[n]
+                lost = [u for u, _ in self._uses[key[0]] if u in causes]
+                if there:  # of several gauges one may have what another has lost
+                    gone = self._charges.lost(key[0], 2 * n) if len(node.gauges) > 1 and lost else set()
+                    lost = [u for u in lost if u in gone]
+                for found in list(dict.fromkeys(causes[u] for u in lost))[:_MOST_LOSSES]:
                     yield Loss(name, symmetry, found.operation, found.reason)
 
 

@@ -88,6 +88,37 @@ def test_what_was_lost_and_what_does_not_matter_is_said():
     assert text.endswith("Tested: 4 draws")
 
 
+CHANNELS = nn.Linear(4, 6)
+COSTS = {
+    "one gauge": ([CHANNELS, nn.ReLU()], {("relu", "sign")}),
+    "batch norm": ([CHANNELS, nn.BatchNorm1d(6), nn.ReLU()], {("relu", "sign"), ("batch_norm", "scale")}),
+    "batch norm, then an odd function": (
+        [CHANNELS, nn.BatchNorm1d(6), nn.Tanh()], {("tanh", "scale"), ("batch_norm", "scale")},
+    ),
+    "layer norm": ([CHANNELS, nn.LayerNorm(6)], {("layer_norm", "scale"), ("layer_norm", "sign")}),
+    "batch norm alone": ([CHANNELS, nn.BatchNorm1d(6)], {("batch_norm", "scale")}),
+    "none": ([CHANNELS], set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_costs_are_told_of_nodes_of_several_gauges_too(name: str) -> None:
+    layers, costs = COSTS[name]
+    found = derive(nn.Sequential(*layers, nn.Linear(6, 2)), torch.randn(8, 4))
+    told = {(loss.operation.split(": ")[-1], loss.symmetry) for loss in found.report.losses if loss.node == "layer0"}
+    assert told == costs
+    text = explain(WeightSpace(found.nodes, found.parameters), found.report)
+    assert ("What operations cost" in text) == bool(costs)
+
+
+def test_tensors_of_a_node_are_in_the_order_of_the_module() -> None:
+    for row in rows_of(WeightSpace.from_module(dense(2), torch.randn(2, 3, 8, 8))):
+        names = [piece.partition("[")[0] for piece, _ in row.tensors]
+        order = [name for name in dense(2).state_dict() if name in names]
+        for piece in row.names:
+            assert [n for n in dict.fromkeys(names) if n in order] == order, piece
+
+
 @given(all_spaces())
 def test_every_space_can_be_explained_and_drawn(space):
     text, image = explain(space), draw(space)

@@ -82,6 +82,7 @@ class Equations:
     Attributes:
         scales: forms of log-scales.
         signs: forms of sign bits.
+        costs: places of those of either that an operation wants to vanish because of what it computes.
         causes: of an unknown, the first operation that wants a form with it to vanish because of what it computes, not
             because two things are added: for the report. One for scales, one for signs.
     """
@@ -89,11 +90,15 @@ class Equations:
     def __init__(self) -> None:
         self.scales: list[Scale] = []
         self.signs: list[Sign] = []
+        self.costs: tuple[set[int], set[int]] = (set(), set())
         self.causes: tuple[dict[int, Cause], dict[int, Cause]] = ({}, {})
 
     def demand(self, form: Form, cause: Cause | None = None) -> None:
         """``form = 0``."""
-        for forms, own, causes in zip((self.scales, self.signs), (form.scale, form.sign), self.causes, strict=True):
+        kinds = zip((self.scales, self.signs), (form.scale, form.sign), self.causes, self.costs, strict=True)
+        for forms, own, causes, costs in kinds:
+            if own and cause:
+                costs.add(len(forms))  # type: ignore[arg-type]
             if own:
                 forms.append(own)  # type: ignore[attr-defined]
             for u in own if cause else ():

@@ -136,10 +136,10 @@ class Ledger(Structure):
         return Cause(self.cause.operation, reason)
 
     def vanish(self, found: Value, *, scale: bool = True, sign: bool = True, reason: str = "") -> None:
-        """Nothing but permutations may act on a value."""
+        """Nothing but permutations may act on a value; without a reason that goes without saying."""
         if found.zero or found.inert or found.data is not None:
             return
-        cause = self.because(reason)
+        cause = self.because(reason) if reason else None
         total = found.const
         for dim in map(self.resolve, found.dims):
             self._constant_along(dim, scale, sign, cause)

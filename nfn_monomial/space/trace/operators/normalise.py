@@ -58,6 +58,7 @@ def _tracked(run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: V
     rank = len(x.dims)
     shifted = run.add(run.settle(x, +1), along(mean, rank))
     spread = run.settle(along(variance, rank), 0)
+    run.vanish(spread, scale=False)  # no variance has a sign
     if eps:
         run.vanish(spread, reason="eps of a norm")
     return _affine(run, run.multiply(shifted, run.power(spread, -0.5)), gain, shift)

@@ -77,10 +77,7 @@ class Charges:
         variables: dict[int, list[int]] = {}
         for u, found in self._class.items():
             variables.setdefault(found, []).append(u)
-        self._equations = {
-            0: self._sorted(self._run.equations.scales),
-            2: self._sorted(dict.fromkeys(sign, 1) for sign in self._run.equations.signs),
-        }
+        self._equations = {modulus: self._sorted(self._forms(modulus)) for modulus in (0, 2)}
         inside: dict[int | None, list[Gauge]] = {}
         for found in sorted(variables, key=lambda c: len(self._ancestors(c)), reverse=True):
             gauges = self._beyond(inside.get(found, ()), found, variables[found], self._owned)
@@ -101,6 +98,18 @@ class Charges:
             basis = [told(v, modulus) for v in kernel(self._equations[modulus].get(found, ()), variables, modulus)]
             bases.append(shortened([vector for vector in basis if span.add(vector)], modulus))
         return _joined(*bases)
+
+    def lost(self, found: int, modulus: int) -> set[int]:
+        """Unknowns in gauges that a class has not because of what operations compute: of scales (0), or signs (2)."""
+        own = [u for u, c in self._class.items() if c == found]
+        span = Span(modulus, kernel(self._equations[modulus].get(found, ()), own, modulus))
+        costs = self._run.equations.costs[modulus // 2]
+        free = self._sorted(form for n, form in enumerate(self._forms(modulus)) if n not in costs)
+        return {u for vector in kernel(free.get(found, ()), own, modulus) if span.add(vector) for u in vector}
+
+    def _forms(self, modulus: int) -> Iterable[Scale]:
+        equations = self._run.equations
+        return (dict.fromkeys(sign, 1) for sign in equations.signs) if modulus else equations.scales
 
     def _uniform(self, u: int) -> bool:
         """Whether a constant belongs to a segment of a dimension on which nothing acts: all its parts become one."""

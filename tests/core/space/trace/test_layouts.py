@@ -78,7 +78,7 @@ class Attention(nn.Module):
 
 
 # Values have a scale for each of their entries. So have queries and keys for each that is not rotated; pairs of halves,
-# which are cut and joined again, have one together in each head; neighbours have one for a head and one for their place.
+# which are cut and joined again, have one together in each head; neighbours one for a head and one for their place.
 COUNTS = {"none": 16 + 16, "halves": 16 + 2, "pairs": 16 + 2 + 4, "partial": 16 + 8 + 2}
 SHARED = {"none": 8 + 8, "halves": 8 + 1, "pairs": 8 + 4, "partial": 8 + 4 + 1}  # by all heads
 
