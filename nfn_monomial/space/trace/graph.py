@@ -83,12 +83,17 @@ def program_of(
         exported = module
     else:
         raise InvalidTypeError(f"a module or an exported program is expected, found {type(module).__name__}")
-    if any(mutates(node) for node in exported.graph.nodes):
+    if any(mutates(node) or _is_of_vmap(node) for node in exported.graph.nodes):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exported = exported.run_decompositions({})
     names = module.state_dict() if isinstance(module, nn.Module) else exported.state_dict
     return _program(exported, names, frozen)
+
+
+def _is_of_vmap(node: fx.Node) -> bool:
+    """Whether a call begins or ends a `torch.vmap`, whose operators see one network or example of many."""
+    return getattr(node.target, "__name__", "") == "_add_batch_dim"
 
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:

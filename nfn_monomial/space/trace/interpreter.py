@@ -31,8 +31,14 @@ _JOINS = {"cat", "concat", "concatenate"}
 _REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
 _COUNTS = {"arange", "linspace", "logspace", "eye", "tril", "triu", "cumsum", "cumprod", "logcumsumexp"}
 # What leaves positions of entries as they are, and what looks entries up by them.
-_CARRIES = {"view", "reshape", "flatten", "unsqueeze", "squeeze", "transpose", "permute", "expand", "clone"}
-_FOLLOWS = {"index", "index_select", "gather"}
+_CARRIES = {
+    "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "permute", "expand", "repeat",
+    "clone", "contiguous", "detach", "alias", "to", "_to_copy", "select", "slice",
+}  # fmt: skip
+_FOLLOWS = {
+    "index", "index_select", "gather", "embedding", "one_hot", "scatter", "scatter_add", "scatter_reduce", "index_add",
+    "index_copy", "index_fill", "index_reduce", "index_put",
+}  # fmt: skip
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 
 

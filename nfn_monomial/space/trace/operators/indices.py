@@ -10,16 +10,26 @@ import torch
 
 from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, extent
+from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Dimension, Value, extent
 
 from .shape import sliced
 from .table import operator
 
 
-def _picked(run: Run, x: Value, dim: int, index: Value) -> Value:
-    """Entries at positions that move with what they count along: one permutation does for both."""
-    assert index.along is not None
-    run.align(x.dims[dim], index.along)
+def counts(run: Run, index: Value, dim: Dimension) -> bool:
+    """Whether positions move with what they count along, and may count along this: one permutation does for both then.
+
+    Nothing may act on others.
+    """
+    if index.along is None or extent(index.along) != extent(dim):
+        run.placeholder(index, "an index")
+        return False
+    run.align(dim, index.along)
+    return True
+
+
+def picked(run: Run, x: Value, dim: int, index: Value) -> Value:
+    """Entries at positions that count along them."""
     rows = run.settle(run.reduce(x, (dim,), reason="looked up"), +1)
     return run.note(rows.put(dim, dim, *run.resolved(index).dims))
 
@@ -32,8 +42,8 @@ def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundl
         first = int(index.data) % x.shape[at]  # as x[:, [-1]]
         return sliced(run, x, at, first, first + 1)
     x = run.joined(x)
-    if not more and index.along is not None:
-        return _picked(run, x, at, index)
+    if not more and counts(run, index, x.dims[at]):
+        return picked(run, x, at, index)
     for index in indices:
         if index is not None:
             run.placeholder(index, "an index")
@@ -58,16 +68,23 @@ def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[in
 
 @operator("index_select", linear=True)
 def _index_select(run: Run, x: Value, dim: int, index: Value) -> Value:
-    if index.along is not None:
-        return _picked(run, x, x.at(dim), index)
-    run.placeholder(index, "an index")
+    if counts(run, index, x.dims[x.at(dim)]):
+        return picked(run, x, x.at(dim), index)
     return run.positional(x, (dim,), "index")
+
+
+def _counting(run: Run, index: Value, x: Value, dim: int) -> Value:
+    """The same index; what it counts along, if that is no such dimension, stays as it is, and so may be any other."""
+    if index.along is not None and extent(index.along) != x.shape[dim]:
+        run.fix(index.along, "an index")
+        index = replace(index, along=None)
+    return run.resolved(index)
 
 
 def _told_apart(run: Run, x: Value, index: Value, dim: int) -> Value:
     """What an index with as many dimensions tells apart along one of them: both move together in all others."""
     run.vanish(index, reason="an index")
-    x, index = run.resolved(x), run.resolved(index)
+    x, index = run.resolved(x), _counting(run, index, x, dim)
     parts = [n for n, size in enumerate(index.shape) if n == dim or size != x.shape[n]]  # those it reads in part, too
     if index.along is not None:
         run.align(x.dims[dim], index.along)
@@ -90,11 +107,23 @@ def _gather(run: Run, x: Value, dim: int, index: Value, **_: Any) -> Value:
     return run.note(found.over(dims))
 
 
+@operator("one_hot")
+def _one_hot(run: Run, index: Value, count: int = -1) -> Value:
+    codes = run.fresh(run.shape[-1])
+    if not counts(run, index, codes):
+        return run.inert(run.shape, "one-hot codes")
+    return run.note(index.over((*index.dims, run.resolve(codes))))
+
+
 # Written by index: forms are those of what is written to and of what is written, as in a sum.
 
 
-def _into(run: Run, x: Value, source: Value | float, dims: Sequence[int], reduction: str | None) -> Value:
-    x = run.even(run.placed(x, dims, "written by position"), dims, reason="written by position")
+def _into(
+    run: Run, x: Value, source: Value | float, dims: Sequence[int], reduction: str | None, *, still: bool = True
+) -> Value:
+    """What is written along dimensions: to positions that stay, or move with what they count along."""
+    x = run.placed(x, dims if still else (), "written by position")
+    x = run.even(x, dims, reason="written by position")
     if isinstance(source, Value) and len(source.dims) == len(x.dims):
         source = run.even(run.placed(source, dims, "written by position"), dims, reason="written by position")
         kept = tuple(UNIT if n in dims else dim for n, dim in enumerate(source.dims))
@@ -109,8 +138,8 @@ def _into(run: Run, x: Value, source: Value | float, dims: Sequence[int], reduct
 def _index_add(
     run: Run, x: Value, dim: int, index: Value, source: Any, reduction: str | None = None, **_: Any
 ) -> Value:
-    run.placeholder(index, "an index")
-    return _into(run, x, source, (x.at(dim),), reduction)
+    still = not counts(run, index, x.dims[x.at(dim)])
+    return _into(run, x, source, (x.at(dim),), reduction, still=still)
 
 
 @operator("scatter", "scatter_add", "scatter_reduce")
@@ -119,16 +148,19 @@ def _scatter(
 ) -> Value:
     at = x.at(dim)
     run.fix(run.resolve(index.dims[at]), "an index")
-    x, source = (_told_apart(run, v, index, at) if isinstance(v, Value) else v for v in (x, source))
-    return _into(run, x, source, (at,), options.get("reduce", reduction))
+    index = _counting(run, index, x, at)
+    x = _told_apart(run, x, index, at)
+    if isinstance(source, Value):  # its entries lie beside those of the index
+        source = _told_apart(run, source, replace(index, along=None), at)
+    return _into(run, x, source, (at,), options.get("reduce", reduction), still=index.along is None)
 
 
 @operator("index_put")
 def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False) -> Value:
-    for index in indices:
-        if index is not None:
-            run.placeholder(index, "an index")
     chosen = [n for n, index in enumerate(indices) if index is not None]
+    moving = len(chosen) == 1 and counts(run, indices[chosen[0]], x.dims[chosen[0]])  # type: ignore[arg-type]
+    for n in () if moving else chosen:
+        run.placeholder(indices[n], "an index")  # type: ignore[arg-type]
     new = max(len(index.dims) for index in indices if index is not None)
     if len(chosen) == 1 and new > 1:  # a mask, perhaps
         if chosen[0]:
@@ -142,7 +174,7 @@ def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Valu
     rest = [UNIT] * (rank - len(chosen) - len(source.dims)) + list(source.dims)
     for n in chosen:
         rest.insert(n, UNIT)
-    return _into(run, x, replace(source, dims=tuple(rest), data=None), chosen, None)
+    return _into(run, x, replace(source, dims=tuple(rest), data=None), chosen, None, still=not moving)
 
 
 @operator("slice_scatter")

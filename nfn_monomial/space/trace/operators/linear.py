@@ -11,6 +11,7 @@ from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value, indices
 
+from .indices import counts, picked
 from .table import operator
 
 _LETTERS = string.ascii_letters
@@ -128,7 +129,8 @@ def _convolution(run: Run, x: Value, weight: Value, bias: Any, *rest: Any) -> Va
 
 @operator("embedding", linear=True)
 def _embedding(run: Run, weight: Value, places: Value, *_: Any) -> Value:
-    run.placeholder(places, "an index")
+    if counts(run, places, weight.dims[0]):
+        return picked(run, weight, 0, places)
     run.fix(run.resolve(weight.dims[0]), "looked up")
     for index in indices(run.resolve(weight.dims[0])):
         for source in index.sources:
