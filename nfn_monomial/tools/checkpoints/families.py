@@ -25,8 +25,8 @@ from nfn_monomial.tools.store import Store
 
 from .figures import draw_family
 from .findings import Finding
-from .networks import Network
 from .judging import judged
+from .networks import Network
 
 __all__ = ["family_of", "placed_by_class", "told_places"]
 
