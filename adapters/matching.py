@@ -267,7 +267,7 @@ def placed(keys: Collection[str], names: Collection[str], required: Collection[s
         parts = wrapped.get(start, start), key[len(start) :].lstrip(".")
         return ".".join(part for part in parts if part)
 
-    other = {}
+    other: dict[str, str] = {}
     for key, same in bare.items():
         if key.startswith(prefix):
             known = own.get(key.removeprefix(prefix), [native(key.removeprefix(prefix))])

@@ -237,8 +237,8 @@ def related(space: WeightSpace, networks: Mapping[str, Network], draws: int, see
             if found:
                 places[i, j] = found
                 alike.setdefault(frozenset(found), []).append((i, j))
-    for found, same in alike.items():
-        nodes = tested(same, {*still, *found})
+    for placed, same in alike.items():
+        nodes = tested(same, {*still, *placed})
     return Related(values, places, nodes)
 
 

@@ -33,7 +33,8 @@ from nfn_monomial.alignment.rounding import is_counter
 from nfn_monomial.canonical.fingerprint import STEPS
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
-from nfn_monomial.space.certificate import doubled, running, steady_answers
+from nfn_monomial.space.certificate import running, steady_answers
+from nfn_monomial.space.float64 import doubled
 from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.tools.reading import parse_json, read_bytes
 
