@@ -79,11 +79,11 @@ class Attention(nn.Module):
         batch, tokens, width = x.shape
         y, heads = self.qkv(x), self.heads
         if self.layout == "3hd":
-            q, k, v = y.view(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = y.reshape(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
         elif self.layout == "h3d":
-            q, k, v = y.view(batch, tokens, heads, 3, -1).permute(3, 0, 2, 1, 4)
+            q, k, v = y.reshape(batch, tokens, heads, 3, -1).permute(3, 0, 2, 1, 4)
         elif self.layout == "hd3":
-            q, k, v = y.view(batch, tokens, heads, -1, 3).permute(4, 0, 2, 1, 3)
+            q, k, v = y.reshape(batch, tokens, heads, -1, 3).permute(4, 0, 2, 1, 3)
         elif self.layout == "apart":
             q, k, v = (z.reshape(batch, tokens, heads, -1).transpose(1, 2) for z in y.split(width, -1))
         else:
