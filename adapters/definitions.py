@@ -28,6 +28,7 @@ from nfn_monomial.fibre import NormalForm, normal_form
 from nfn_monomial.space.certificate import answers
 
 from .files import listed
+from .folding import Fold, folds_of
 from .imports import SHOWN, DefinitionError, called, importing, named, own_code
 from .loading import Loaded, copies_by_key, is_extra, load_into, load_state, tensors_of
 from .matching import is_of_older_release, placed, way_out_of
@@ -147,7 +148,7 @@ class Definition:
         fronts = tuple(front for front in removed if front.endswith("."))  # of a part, which is all that is wanted
         if fronts:
             named = {own: key for own, key in named.items() if own in self.shapes or key.startswith(fronts)}
-        names, required = (self.shapes, self._required) if self.saved is None else (self.saved, self.saved)
+        names, required = (self.shapes, self.required) if self.saved is None else (self.saved, self.saved)
         return {own: named[key] for key, own in placed(named, names, required).items()}
 
     def loaded(
@@ -214,8 +215,13 @@ class Definition:
             said += note or way_out_of(faults["unexpected"], faults["missing are"])
             raise DefinitionError(f"the weights are of another architecture than {self.name}: {said}")
 
+    @functools.cached_property
+    def folds(self) -> list[Fold]:
+        """Its batch norms behind layers, as its example inputs show them."""
+        return folds_of(self.template(), self.inputs) if self.inputs and not self.chain else []
+
     @property
-    def _required(self) -> frozenset[str]:
+    def required(self) -> frozenset[str]:
         """Keys that its checkpoints have: of tied tensors another one will do, and buffers may be missing."""
         return frozenset(self.space.parameters).difference(self.tied.values())
 

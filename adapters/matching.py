@@ -27,11 +27,14 @@ _WAYS_OUT = {
     "remove_spectral_norm(layer) takes away",
     r"weight_g$": "of weight norm, which torch.nn.utils.remove_weight_norm(layer) takes away",
     r"\bparametrizations\.": "of torch.nn.utils.parametrize, which remove_parametrizations(layer, 'weight') takes away",
+    r"\brunning_(mean|var)$": "of batch norm, which the network does not have: if it is fused there, name the network "
+    "as it was in front; its fused files are compared with it, too",
     r"\blora_[AB]\.": "of an adapter, which model.merge_and_unload() of peft puts into its base",
     r"\bexperts\.\d+\.": "of experts one by one, which from_pretrained of transformers joins",
     r"(qweight|qzeros|weight_packed|weight_scale(_inv)?|absmax|quant_map|SCB|_packed_params)$": "of quantised weights, "
     "which nothing here unpacks; model.dequantize() of transformers does",
 }
+_BEHIND = ": save the state dict behind that, or name the network as it was in front"
 _LACKING = {
     r"\bpooler\.": "of a pooler, which the file does not have: name the network without it, by --net module.py:NAME of "
     "a function that returns it, as BertModel(config, add_pooling_layer=False)",
@@ -321,7 +324,7 @@ def way_out_of(keys: Iterable[str], missing: Iterable[str] = ()) -> str:
     for pattern, words in _WAYS_OUT.items():
         for key in every:
             if re.search(pattern, key):
-                return f". {key} is {words}: save the state dict behind that, or name the network as it was in front"
+                return f". {key} is {words}" + ("" if ":" in words else _BEHIND)
     for pattern, words in _LACKING.items():
         for key in missing:
             if re.search(pattern, key):

@@ -54,7 +54,7 @@ def compare_checkpoints(
         FileNotFoundError: for a path that does not exist.
         ValueError: naming what cannot be used, and the way out.
     """
-    networks, skipped = read_several("compare", paths, **naming)
+    networks, skipped = read_several("compare", paths, fused=True, **naming)
     several = len(networks) > 2
     if apart is not None and several:
         raise InvalidValueError(f"--apart {apart}: it is for two networks, found {len(networks)}")

@@ -50,6 +50,10 @@ def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True, prog
         progress: told of each step: weights, normal forms, and outputs; of all of a command there are `STEPS`.
     """
     weights = compared(a.space, a.state, b.state, seed=seed, search=thorough, counters=True)
+    if a.stored is not a or b.stored is not b:  # folding is a part of the move
+        apart = (float((a.stored[name].double() - b.stored[name].double()).square().sum()) for name in a)
+        words = f"once batch norms are folded, {weights.move.words}"
+        weights = dataclasses.replace(weights, move=weights.move._replace(words=words, stored=sum(apart) ** 0.5))
     progress(1, STEPS)
     forms = None
     beside = a.differences(b)

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from nfn_monomial import fingerprint
 from nfn_monomial.adapters.definitions import BATCH, PROGRAM, Definition, DefinitionError, one_value, read_definition
 from nfn_monomial.adapters.files import FileError, damaged, listed
+from nfn_monomial.adapters.folding import folded, unfused
 from nfn_monomial.adapters.imports import arguments_of, named
 from nfn_monomial.adapters.loading import Loaded, described, inert_kind, load_state, tensors_of
 from nfn_monomial.adapters.matching import match_in_order, way_out_of
@@ -33,7 +34,7 @@ from nfn_monomial.alignment.rounding import is_counter
 from nfn_monomial.canonical.fingerprint import STEPS
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
-from nfn_monomial.space.certificate import running, steady_answers
+from nfn_monomial.space.certificate import answers, largest_change, running, steady_answers
 from nfn_monomial.space.float64 import doubled
 from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.tools.reading import parse_json, read_bytes
@@ -53,6 +54,7 @@ __all__ = [
 
 PathLike: TypeAlias = "str | Path"
 REASONS = 3  # in a message
+KEPT = 1e-8  # change of outputs in float64 that is one of rounding
 SHOWN = 40  # characters of a setting in a message
 
 
@@ -87,14 +89,17 @@ class Network(Mapping[str, Tensor]):
         checkpoint: where the tensors are; its keys may have a prefix more, see `prefix_of`.
         label: what to call it, by default the path.
         order: of the layers of a chain, by name, in which they run, where that is known.
+        fused: whether batch norms of the architecture may be missing, as they are folded into the layers before them.
 
     Attributes:
+        fused: whether they are.
         settings: what else is known to reach its function, name -> in words: what its class was built with, and what
             that takes from the file beside tensors.
         configuration: the same as the file beside it says; None where there is none, or the class was built of it.
         doubt: in words, which order of the layers of a chain was taken, where none was given.
         space: its weight space.
         sizes: node -> number of neurons.
+        stored: the parameters as the file has them, where they are folded since.
         others: key in the module, or else in the checkpoint, of tensors that are not in the space -> shape.
 
     Raises:
@@ -102,7 +107,12 @@ class Network(Mapping[str, Tensor]):
     """
 
     def __init__(
-        self, definition: Definition, checkpoint: Checkpoint, label: str = "", order: Sequence[str] | None = None
+        self,
+        definition: Definition,
+        checkpoint: Checkpoint,
+        label: str = "",
+        order: Sequence[str] | None = None,
+        fused: bool = False,
     ) -> None:
         self.checkpoint, self.label, self.doubt = checkpoint, label or str(checkpoint.path), ""
         try:
@@ -110,10 +120,18 @@ class Network(Mapping[str, Tensor]):
             self._places = {key: full for key, full in places.items() if full in checkpoint.shapes}
             self._objects = {key: checkpoint.objects[full] for key, full in places.items() if key not in self._places}
             self._loaded: Loaded | None = None
+            self._tensors: Mapping[str, Tensor] = Placed(checkpoint, self._places)
             shapes = {key: checkpoint.shapes[full] for key, full in self._places.items()}
             if definition.saved is not None:
                 definition, self._loaded = definition.loaded(*self._state)
-                shapes = {key: tuple(t.shape) for key, t in self._loaded.tensors.items()}
+                self._tensors = self._loaded.tensors
+            whole = (
+                unfused(self._tensors, definition.folds) if fused and not definition.required <= shapes.keys() else None
+            )
+            self.fused = whole is not None
+            if whole is not None or self._loaded is not None:
+                self._tensors = self._tensors if whole is None else whole
+                shapes = {key: tuple(t.shape) for key, t in self._tensors.items()}
             self.definition, self.space = definition, definition.space
             if definition.chain:
                 meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
@@ -134,6 +152,7 @@ class Network(Mapping[str, Tensor]):
         self.others = {key: shape for key, shape in shapes.items() if key not in known}
         self.others |= {full: checkpoint.shapes[full] for full in left}
         self._seen: set[str] = set()  # names whose values were looked at
+        self.stored: Mapping[str, Tensor] = self
         self.sizes = self._sizes()
 
     def _sizes(self) -> dict[str, int]:
@@ -173,15 +192,10 @@ class Network(Mapping[str, Tensor]):
         versions = {own: written[full] for own, full in paths.items() if full in written}
         return {key: self.checkpoint[full] for key, full in self._places.items()}, self._objects, versions
 
-    @property
-    def _tensors(self) -> Mapping[str, Tensor]:
-        """Key in the module -> tensor, read when it is asked for."""
-        return Placed(self.checkpoint, self._places) if self._loaded is None else self._loaded.tensors
-
     def _files(self, key: str) -> list[str]:
         """The keys of the file that make a tensor of the module."""
         keys = [key] if self._loaded is None else self._loaded.sources.get(key, ((), None))[0]
-        return [self._places[own] for own in keys]
+        return [self._places[own] for own in keys if own in self._places]
 
     def stored_dtype(self, name: str) -> torch.dtype:
         """That in which the file has a parameter, or most of it."""
@@ -222,6 +236,26 @@ class Network(Mapping[str, Tensor]):
             if key not in self.definition.read and not is_counter(key, self.definition.shapes)
         )
         return {key: self._other(key) for key in keys}
+
+    def fold(self) -> None:
+        """Have all batch norms folded into the layers before them, see `folded`; then it is for comparing alone.
+
+        Raises:
+            FileError: if that is another function.
+        """
+        own, folds = {key: self._tensors[key] for key in self._tensors}, self.definition.folds
+        if self.runs:
+            module, inputs = self.module(), pytree.tree_map_only(Tensor, doubled, self.definition.inputs)
+            wide = {key: doubled(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
+            wide |= {key: doubled(t) for key, t in own.items() if key in wide}
+            before, after = (answers(module, wide | state, inputs) for state in ({}, folded(wide, folds)))
+            if not largest_change(after, before) <= KEPT:
+                raise FileError(
+                    f"{self.checkpoint.path}: to fold batch norms into the layers before them changes its outputs: "
+                    "fuse the network by its own code, and name that by --net"
+                )
+        self.stored = {name: self[name] for name in self}
+        self._tensors = folded(own, folds)
 
     def differences(self, other: Network) -> list[str]:
         """In words, what reaches the functions of two networks beside their tensors and is not the same."""
@@ -510,7 +544,11 @@ def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
 
 
 def read_networks(
-    paths: Sequence[PathLike], skipped: dict[str, str] | None = None, **naming: Unpack[Naming]
+    paths: Sequence[PathLike],
+    skipped: dict[str, str] | None = None,
+    *,
+    fused: bool = False,
+    **naming: Unpack[Naming],
 ) -> list[Network]:
     """Checkpoints (`read_checkpoint`) as networks of one architecture (`read_architecture`) and one width.
 
@@ -518,6 +556,7 @@ def read_networks(
         paths: of the checkpoints.
         skipped: where it is told, path -> reason, which files are left out as they cannot be read, do not fit, or have
             NaN; without it the first of them is an error.
+        fused: whether some of them may have batch norms that are folded into the layers before them; then all are.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
@@ -550,7 +589,7 @@ def read_networks(
             definition = architectures.of(checkpoint)
             if definition.name == PAIRS:
                 checkpoint = Adapter(checkpoint)
-            network = Network(definition, checkpoint, order=naming.get("order"))
+            network = Network(definition, checkpoint, order=naming.get("order"), fused=fused)
             first = networks[0] if networks else network
             if architectures.configured:
                 network.configuration = None
@@ -562,11 +601,13 @@ def read_networks(
             networks.append(network)
     for network, label in zip(networks, _labels([network.checkpoint.path for network in networks]), strict=True):
         network.label = label
+    for network in networks if any(network.fused for network in networks) else ():
+        network.fold()
     return networks
 
 
 def read_several(
-    command: str, paths: Sequence[PathLike], **naming: Unpack[Naming]
+    command: str, paths: Sequence[PathLike], *, fused: bool = False, **naming: Unpack[Naming]
 ) -> tuple[list[Network], dict[str, str]]:
     """Two networks or more, as `read_networks`, of a folder or of paths; and what was left out, path -> reason.
 
@@ -576,7 +617,7 @@ def read_several(
     """
     found, skipped = paths_of(paths), dict[str, str]()
     try:
-        networks = read_networks(found, skipped if naming.get("skip_bad") else None, **naming)
+        networks = read_networks(found, skipped if naming.get("skip_bad") else None, fused=fused, **naming)
     except FileError as error:
         way_out = "; --skip-bad goes on without such files" * (len(found) > 2)
         raise FileError(f"{error}{way_out}") from error

@@ -1,0 +1,95 @@
+"""Networks whose batch norms were folded into the layers before them, against those that they were made from."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from own_networks import State, moved, saved
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from nfn_monomial.adapters.definitions import define
+from nfn_monomial.adapters.files import FileError
+from nfn_monomial.adapters.folding import folds_of
+from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
+
+
+class Net(nn.Module):
+    """Convolutions with batch norms behind them, one of which has a bias of its own, and a linear layer with one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6)
+        self.second, self.other = nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4, eps=1e-3)
+        self.third, self.last = nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5, affine=False)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.other(self.second(x))).mean((2, 3))
+        out: Tensor = self.head(torch.relu(self.last(self.third(x))))
+        return out
+
+
+def trained(seed: int) -> Net:
+    torch.manual_seed(seed)
+    module = Net().eval()
+    with torch.no_grad():
+        for key, t in (*module.named_parameters(), *module.named_buffers()):
+            if t.is_floating_point():
+                t.copy_(torch.rand_like(t) + 0.5 if "var" in key or "norm.weight" in key else torch.randn_like(t))
+    return module
+
+
+def fused(module: Net) -> State:
+    """As a package for inference writes it."""
+    found = copy.deepcopy(module)
+    found.first = fuse_conv_bn_eval(found.first, found.norm)
+    found.second = fuse_conv_bn_eval(found.second, found.other)
+    affine = nn.BatchNorm1d(5)
+    affine.load_state_dict(found.last.state_dict(), strict=False)
+    found.third = fuse_linear_bn_eval(found.third, affine.eval())
+    found.norm = found.other = found.last = nn.Identity()  # type: ignore[assignment]
+    return dict(found.state_dict())
+
+
+def test_fused_networks_are_compared_with_what_they_were_made_from(tmp_path: Path) -> None:
+    module = trained(0)
+    x = torch.randn(5, 1, 8, 8)
+    net = define(module, x)
+    assert [(fold.layer, fold.norm) for fold in folds_of(module, (x,))] == [
+        ("first", "norm"),
+        ("second", "other"),
+        ("third", "last"),
+    ]
+    state = dict(module.state_dict())
+    other = moved(net, state, 1)
+    a, b = saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", other)
+    again = Net().eval()
+    again.load_state_dict(other)
+    c, d = saved(tmp_path / "c.pt", fused(module)), saved(tmp_path / "d.pt", fused(again))
+    assert set(torch.load(c, weights_only=True)) == {
+        f"{layer}.{kind}" for layer in ("first", "second", "third", "head") for kind in ("weight", "bias")
+    }
+    for pair in ((a, c), (c, a), (c, d), (b, c)):
+        found = compare_checkpoints(*pair, net=net)
+        words = found.summary.splitlines()[0]
+        assert "the same function" in words or "within the rounding of float32" in words
+        assert "once batch norms are folded" in words
+    near = fused(module)
+    near["first.bias"][2] += 1e-2
+    changed = compare_checkpoints(a, saved(tmp_path / "e.pt", near), net=net)
+    assert not changed.to_json()["same_function"]
+    assert "not the same: the outputs differ" in changed.summary
+    for command in (lambda: balance_checkpoint(c, net=net), lambda: align_checkpoints(a, c, net=net)):
+        with pytest.raises(FileError, match=r"missing are .*norm"):
+            command()
+
+
+def test_files_with_batch_norms_of_a_fused_network_have_a_way_out(tmp_path: Path) -> None:
+    net = define(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()), torch.ones(2, 1, 5, 5))
+    state = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3)).state_dict()
+    paths = [saved(tmp_path / f"{i}.pt", state) for i in range(2)]
+    with pytest.raises(FileError, match=r"1\.running_mean is of batch norm, which the network does not have: if it is"):
+        compare_checkpoints(*paths, net=net)
