@@ -260,9 +260,23 @@ class Definition:
                 self.space.validate({name: meta[given[name][0]][None, None] for name in self.space.parameters})
                 faults["of other shape:"] = []
             except ValueError as error:
-                note = f" (and not of another width: {error})"
+                note = f" (and not of another width: {error})" + _vocabularies(shapes, self.shapes, others)
         self._require_none(faults, note)
         return {name: given[name] for name in self.space.parameters}
+
+
+def _vocabularies(
+    shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, tuple[int, ...]], others: Sequence[str]
+) -> str:
+    """What to do if some tensors have more or fewer rows alone, which are those of words or classes."""
+    rows = {(shapes[key][:1], own[key][:1]) for key in others}
+    if len(rows) > 1 or any(shapes[key][1:] != own[key][1:] for key in others):
+        return ""
+    ((found,), (expected,)) = rows.pop()
+    return (
+        f". If {found} and {expected} are the sizes of two vocabularies, keep the rows that both have, as "
+        f"{others[0]}[:{min(found, expected)}]"
+    )
 
 
 def one_value(keys: Sequence[str], state: Mapping[str, Tensor]) -> Tensor:

@@ -222,18 +222,20 @@ class Network(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.space.parameters)
 
+    def _reads(self, key: str) -> bool:
+        """Whether the function reads a tensor of the file: one that its class loads."""
+        return key in self.definition.read and key in self.definition.shapes
+
     @property
     def unmoved(self) -> dict[str, Tensor]:
         """Key in the module -> what no symmetry moves and the function reads: masks, orders and scales of inputs."""
-        return {key: self._other(key) for key in self.others if key in self.definition.read}
+        return {key: self._other(key) for key in self.others if self._reads(key)}
 
     @property
     def unread(self) -> dict[str, Tensor]:
         """Key in the module -> what the function does not read, as auxiliary heads; without counters of batches."""
         keys = sorted(
-            key
-            for key in self.others
-            if key not in self.definition.read and not is_counter(key, self.definition.shapes)
+            key for key in self.others if not self._reads(key) and not is_counter(key, self.definition.shapes)
         )
         return {key: self._other(key) for key in keys}
 

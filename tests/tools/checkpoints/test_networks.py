@@ -253,3 +253,24 @@ def test_a_buffer_of_another_shape_is_one_of_another_width(pruned: Definition, t
     assert "What no symmetry moves differs, too: deviation" in found.summary
     with pytest.raises(FileError, match=r"a and b differ in deviation, .* or of two shapes: there is no line"):
         align_checkpoints(*paths, net=pruned)
+
+
+def test_other_vocabularies_and_heads_have_a_way_out(words: Definition, tmp_path: Path) -> None:
+    state = weights(words, 1)
+    longer = state | {key: torch.ones(9, 4) for key in ("embed.weight", "head.weight")}
+    a, b = saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", longer)
+    with pytest.raises(FileError, match=r"9 and 7 are the sizes of two vocabularies, .* as embed\.weight\[:7\]"):
+        read_networks([a, b], net=words)
+
+    class Untied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.lm_head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.lm_head(self.embed(x).relu())
+            return out
+
+    alone = saved(tmp_path / "c.pt", {"embed.weight": torch.ones(7, 4)})
+    with pytest.raises(FileError, match=r"missing are lm_head\.weight\. .* if it is tied to the embedding, say so"):
+        read_networks([alone], net=define(Untied(), torch.tensor([[1, 2]])))
