@@ -185,10 +185,9 @@ def load_into(
                 f"{key} holds an object of the class {kind}, which is not unpickled: return tensors, numbers and texts "
                 "from get_extra_state"
             )
-    before = settings_of(module) | _extras(module.state_dict())
-    missing, unexpected = load_state(module, state, objects, versions)
-    settings = settings_of(module) | _extras({**state, **objects})
-    changed = frozenset(key for key in {*before, *settings} if before.get(key) != settings.get(key))
+    before, fresh = settings_of(module) | _extras(module.state_dict()), tensors_of(module)
+    fresh = {key: t.detach().clone() for key, t in fresh.items()}
+    found = load_state(module, state, objects, versions)
     own = {key: t.detach() for key, t in tensors_of(module).items()}
     sources: dict[str, Source] = {
         key: ([key], None)
@@ -197,6 +196,15 @@ def load_into(
     }
     if any(key not in sources for key, t in own.items() if t.is_floating_point()):
         sources |= _followed(blank, own, sources, state, objects, versions)
+    if found is None:  # a method of its own says nothing
+        kept = [key for key, t in own.items() if key not in sources and torch.equal(t, fresh.get(key, t))]
+        found = kept, []
+    missing, unexpected = found
+    # what no tensor is made of has gone somewhere else
+    used = {key for keys, _ in sources.values() for key in keys}.union(own, unexpected)
+    beside = {key: value for key, value in {**state, **objects}.items() if key not in used or is_extra(key)}
+    settings = settings_of(module) | {key: described(value) for key, value in beside.items()}
+    changed = frozenset(key for key in {*before, *settings} if before.get(key) != settings.get(key))
     tensors = dict(own)
     for key, (keys, at) in sources.items():
         if own[key].is_floating_point():
@@ -207,12 +215,15 @@ def load_into(
 
 def load_state(
     module: nn.Module, state: Mapping[str, Tensor], objects: Mapping[str, Any], versions: Mapping[str, Any]
-) -> tuple[list[str], list[str]]:
-    """Load a state dict into a module, which never writes to it: what is missing, and what is unexpected."""
+) -> tuple[list[str], list[str]] | None:
+    """Load a state dict into a module: what is missing, and what is unexpected; None where it does not say."""
     handed: OrderedDict[str, Any] = OrderedDict((key, t.detach().clone()) for key, t in state.items())
     handed.update(objects)
     handed._metadata = OrderedDict(versions)  # type: ignore[attr-defined]
-    found = module.load_state_dict(handed, strict=False)
+    takes = inspect.signature(module.load_state_dict).parameters
+    found: Any = module.load_state_dict(handed, **({"strict": False} if "strict" in takes else {}))
+    if not hasattr(found, "missing_keys"):
+        return None
     return list(found.missing_keys), list(found.unexpected_keys)
 
 

@@ -318,6 +318,60 @@ def test_what_is_computed_is_compared_and_not_written(tmp_path: Path) -> None:
         balance_checkpoint(a, net=net).write(tmp_path / "out")
 
 
+FACTOR = [1.0]
+
+
+class Elsewhere(nn.Linear):
+    """Keeps what it takes from a file where nobody looks."""
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+        FACTOR[0] = float(state.pop(f"{prefix}factor"))
+        super()._load_from_state_dict(state, prefix, *others)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * FACTOR[0]
+
+
+class Silent(nn.Module):
+    """Loads in a way of its own, and says nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def load_state_dict(self, state: Any) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for key, t in self.named_parameters():
+                if f"net/{key}" in state:
+                    t.copy_(state[f"net/{key}"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(torch.relu(self.first(x)))
+        return out
+
+
+def test_what_goes_where_nobody_looks_is_never_equal(tmp_path: Path) -> None:
+    net = define(nn.Sequential(Elsewhere(4, 3)), torch.randn(5, 4))
+    state = nn.Sequential(nn.Linear(4, 3)).state_dict()
+    a, b, c = (
+        saved(tmp_path / f"{i}.pt", {**state, "0.factor": torch.tensor(x)}) for i, x in enumerate((1.0, 3.0, 1.0))
+    )
+    found = compare_checkpoints(a, b, net=net)
+    assert not found.to_json()["same_function"]
+    assert "0.factor 1.0 and 3.0" in found.summary
+    assert compare_checkpoints(a, c, net=net).to_json()["same_function"]
+
+
+def test_a_method_that_says_nothing_is_watched(tmp_path: Path) -> None:
+    net = define(Silent(), torch.randn(5, 4), template=Silent)
+    state = tensors(Silent, 1)
+    a, b = (saved(tmp_path / f"{i}.pt", {f"net/{key}": t for key, t in moved(net, state, i).items()}) for i in range(2))
+    assert compare_checkpoints(a, b, net=net).to_json()["same_function"]
+    short = {f"net/{key}": t for key, t in state.items() if key != "second.weight"}
+    with pytest.raises(FileError, match=r"missing are second\.weight"):
+        read_networks([saved(tmp_path / "c.pt", short)], net=net)
+
+
 class Failing(Scaled):
     def set_extra_state(self, state: Any) -> None:
         raise KeyError("no scale here")
