@@ -237,8 +237,8 @@ def related(space: WeightSpace, networks: Mapping[str, Network], draws: int, see
             if found:
                 places[i, j] = found
                 alike.setdefault(frozenset(found), []).append((i, j))
-    for placed, same in alike.items():
-        nodes = tested(same, {*still, *placed})
+    for left_out, same in alike.items():
+        nodes = tested(same, still | left_out)
     return Related(values, places, nodes)
 
 

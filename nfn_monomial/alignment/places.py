@@ -97,7 +97,7 @@ class _Rows(NamedTuple):
 
     parts: list[Tensor]
     places: Tensor
-    number: int
+    neurons: int
 
 
 _Tested: TypeAlias = Callable[[str, Sequence[str]], dict[str, float]]
@@ -192,7 +192,7 @@ def _orders(rows: _Rows) -> dict[str, float]:
     own, found = unit_vectors(rows.parts), {}
     for what, entry in _MATRICES.items():
         like = [
-            entry(rows.places, torch.arange(x.shape[2])[:, None], rows.number, x.shape[2]).double().expand(x.shape)
+            entry(rows.places, torch.arange(x.shape[2])[:, None], rows.neurons, x.shape[2]).double().expand(x.shape)
             for x in rows.parts
         ]
         found[what] = _in_place(own @ unit_vectors(like).mT)

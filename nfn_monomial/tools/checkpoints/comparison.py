@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
+from nfn_monomial.adapters.files import FileError
 from nfn_monomial.alignment import Kinship, kinship
 from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.alignment.places import LOOKED_FOR
@@ -23,6 +24,7 @@ from .figures import draw_comparison
 from .findings import Finding, naming_files
 from .judging import STEPS, judged
 from .networks import Naming, Network, PathLike, paths_of, read_networks, read_several
+from .vocabularies import rows_in_common
 
 __all__ = ["compare_checkpoints"]
 
@@ -54,7 +56,13 @@ def compare_checkpoints(
         FileNotFoundError: for a path that does not exist.
         ValueError: naming what cannot be used, and the way out.
     """
-    networks, skipped = read_several("compare", paths, fused=True, **naming)
+    try:
+        networks, skipped = read_several("compare", paths, fused=True, **naming)
+    except FileError:
+        shared = _rows_of(paths, seed, **naming) if apart is None else None
+        if shared is None:
+            raise
+        return shared
     several = len(networks) > 2
     if apart is not None and several:
         raise InvalidValueError(f"--apart {apart}: it is for two networks, found {len(networks)}")
@@ -66,6 +74,35 @@ def compare_checkpoints(
         else:
             found = _pair_of(networks[0], networks[1], others, seed, progress)
     return found.with_notes(skipped)
+
+
+def _rows_of(paths: Sequence[PathLike], seed: int, **naming: Unpack[Naming]) -> Finding | None:
+    """The kinship of two networks of other vocabularies; None where other things differ, too."""
+    both = paths_of(paths)
+    shared = rows_in_common(both, **naming) if len(both) == 2 else None
+    if shared is None:
+        return None
+    a, b, shapes = shared
+    with naming_files([a, b]):
+        kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
+    words = [
+        f"{a.label} and {b.label}: not known to be the same: {'; '.join(shapes[:6])}; kinship is that of the entries "
+        "that both have, by their places.",
+        *_said(kin),
+    ]
+    results = {
+        "network": a.definition.name,
+        "a": str(a.checkpoint.path),
+        "b": str(b.checkpoint.path),
+        "same_function": False,
+        "other_shapes": shapes,
+        "kinship": _json(kin),
+    }
+    return Finding((a, b), "\n".join(words), results).with_notes({})
+
+
+def _json(kin: Kinship) -> dict[str, Any]:
+    return dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}}
 
 
 def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int, progress: Progress) -> Finding:
@@ -118,7 +155,7 @@ def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int, progre
         "b": str(b.checkpoint.path),
         **found.to_json(),
         "normal_forms": None if forms is None else forms.to_json(),
-        "kinship": dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}},
+        "kinship": _json(kin),
         "partners_p_value": wherever,
         "other_differences": sorted((*found.unmoved, *unread)),
         "settings": beside,
