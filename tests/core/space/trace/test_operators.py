@@ -447,6 +447,7 @@ INDEXED: dict[str, Case] = {
     "index: a mask": Case(lambda h: h[MASK], 6, 6),
     "index_select": Case(lambda h: h.index_select(0, ROWS), 6, 6),
     "index_select: by neurons": Case(lambda h: h.index_select(0, h[0].round().long() % 5), 0, 0),
+    "one_hot": Case(lambda h: h * F.one_hot(h.argmax(1), 6), 1, 0),
     "gather": Case(lambda h: h.gather(0, ROWS[:, None].expand(5, 6)), 6, 6),
     "gather: neurons": Case(lambda h: h.gather(1, ROWS[:, None]), 1, 0),
     "gather: by neurons": Case(lambda h: h.gather(0, h.argmax(0, True)), 6, 0),
