@@ -33,11 +33,13 @@ class Constants:
 
     Attributes:
         sources: what is given away, each by itself and all together.
+        generating: parameters that meet no input as such: what is computed from them alone does, as generated weights.
     """
 
     def __init__(self, program: Program, parts: Mapping[str, Sequence[int]]) -> None:
         self.program = program
         self.sources: list[Source] = []
+        self.generating = self._generating()
         self._known = [*self._in_cells(), *self._candidates(parts)]
         self._live: set[Any] = set()  # nodes whose values change on the way
 
@@ -88,10 +90,13 @@ class Constants:
     def _moved(self, tensors: Tensors, amount: Callable[[Source, Tensors], Tensor]) -> dict[str, Tensor]:
         """Matrices first: what they do to constants later is not what they did."""
         for matrices in (True, False):
-            given = {s: amount(s, tensors) for s in self.sources if (s.kind == "norm") == matrices}
+            given = {s: amount(s, tensors) for s in self.sources if self._is_matrix(s) == matrices}
             changes = self._carried(tensors, given, self._live)
             tensors = {n: t + changes[n] if n in changes else t for n, t in tensors.items()}
         return dict(tensors)
+
+    def _is_matrix(self, source: Source) -> bool:
+        return source.kind == "norm" or (source.kind == "all" and self.program.tensors[source.parameter].ndim > 1)
 
     def _carried(self, tensors: Tensors, given: Mapping[Source, Tensor], live: set[Any] | None) -> dict[str, Tensor]:
         """What changes in all parameters when sources give these constants away; see `Flow` for ``live``."""
@@ -141,8 +146,22 @@ class Constants:
                 yield Source(name, "mean")
             elif tensors[name].ndim > 1 and _are_added(users[name]):
                 yield Source(name, "rows")
+            elif name in self.generating:
+                yield Source(name)
             elif tensors[name].ndim == 2 and (gain := self._gain_before(users[name])):
                 yield Source(name, "norm", gain=gain)
+
+    def _generating(self) -> set[str]:
+        """Parameters that no operation reads beside a value that depends on inputs."""
+        names, moving = set(self.program.parameters.values()), set[Any]()
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                if node.name not in self.program.parameters and node.name not in self.program.constants:
+                    moving.add(node)
+            elif node.op == "output" or any(arg in moving for arg in node.all_input_nodes):
+                moving.add(node)
+                names -= {self.program.parameters.get(arg.name, "") for arg in node.all_input_nodes}
+        return names
 
     def _gain_before(self, users: Sequence[Any]) -> str | None:
         """The gain of the norm whose output a matrix reads, if it reads nothing else."""

@@ -92,7 +92,9 @@ def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:
         found["constants"][source.parameter] += source.dimension(shapes[source.parameter]) - mean
     for place, _ in fibre.shifts:
         found["constants"][place.piece] += space.count(place.axis.node, sizes)
-    given = {source.parameter for source in fibre.constants.sources}
+    for name in fibre.idle:
+        found["constants"][name] += math.prod(shapes[name])
+    given = {source.parameter for source in fibre.constants.sources} | fibre.idle
     for piece in space.dead:
         if space.pieces[piece].parameter not in given:
             found["constants"][piece] += math.prod(shape_of(space, piece))

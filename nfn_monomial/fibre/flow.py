@@ -166,8 +166,13 @@ class Flow:
             weight, mean, var = self._value([args[1], args[3], args[4]])
             rest = (weight, None, torch.zeros_like(mean), var, *node.args[5:])
             return self._biased(node, None if x is None else node.target(x, *rest), args[2], 1)
-        if name == "linear" and self._of(args[1]) is not None:
-            return self._biased(node, self._unseen(node, self._of(args[1])), args[2], -1)
+        if name == "linear" and (matrix := self._of(args[1])) is not None:
+            try:
+                inputs, weight = self._value([args[0], args[1]])
+            except BlockedError:
+                return self._biased(node, self._unseen(node, matrix), args[2], -1)
+            changed = node.target(inputs if x is None else inputs + x, weight + matrix)
+            return self._biased(node, changed - node.target(inputs, weight), args[2], -1)
         if name == "linear" or name in _CONVOLUTIONS:
             self._none(args[1])
             if name != "linear" and x is not None and args[4] not in (None, 0, [0], [0, 0], [0, 0, 0]):
@@ -213,8 +218,13 @@ class Flow:
             out: of the result's.
         """
         shape = node.meta["val"].shape
-        own = 0 if self._of(factors[1]) is None else 1
-        self._none(factors[1 - own])
+        changes = [*map(self._of, factors)]
+        if all(change is not None for change in changes):
+            before = self._value(list(factors))
+            after = [value + change for value, change in zip(before, changes, strict=True)]
+            first, second = (torch.einsum(f"{terms[0]},{terms[1]}->{out}", *pair) for pair in (after, before))
+            return first - second
+        own = 0 if changes[1] is None else 1
         x, (mine, other) = self._of(factors[own]), (terms[own], terms[1 - own])
         summed = [letter for letter in mine if letter not in out]
         if summed == [other[-1]] and _sums_to_one(factors[1 - own]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,6 +61,7 @@ class Fibre:
         statistics: of batch norms, which become those of a fresh one.
         frozen: names of tensors that stay as they are.
         unused: names of parameters that nothing reads.
+        idle: names of parameters that do not matter once constants are given away.
         gains: what is folded into others, one after the other.
         charges: node and charge of an axis -> its charge under what is left when gains are 1, and axes of what acted
             on the gains as a whole.
@@ -74,11 +75,16 @@ class Fibre:
     statistics: list[Statistics]
     frozen: frozenset[str]
     unused: frozenset[str]
+    idle: set[str] = field(default_factory=set)
     gains: list[Gain] = field(default_factory=list)
     charges: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], list[Axis]]] = field(default_factory=dict)
     shifts: list[tuple[Place, tuple[Place, ...]]] = field(default_factory=list)
     ones: list[Place] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+
+    def emptied(self) -> set[str]:
+        """Parameters that hold nothing once constants are given away."""
+        return self.constants.emptied() | self.idle
 
     def opened(self, tensors: Tensors) -> dict[str, Tensor]:
         """Parameters ``(B, *shape)`` as pieces ``(B, *axes)``."""
@@ -127,7 +133,8 @@ class Fibre:
             found[place.piece] = centred(found[place.piece], place) + mean
         for place in self.ones:
             found[place.piece] = centred(found[place.piece], place)
-        return {n: torch.zeros_like(x) if n in self.whole.dead else x for n, x in found.items()}
+        dead = {*self.whole.dead, *(piece for name in self.idle for piece in self.whole.pieces_of[name])}
+        return {n: torch.zeros_like(x) if n in dead else x for n, x in found.items()}
 
 
 def _of_neurons(x: Tensor, place: Place) -> Tensor:
@@ -154,13 +161,18 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
         pieces = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
         linear = [turn for turn in linear if _vanishes(*_moment(turn, *pieces))]
         rotary = [turn for found in rotary if (turn := _rotary(found, *pieces))]
+    idle = constants.generating & {*space.parameters} - constants.emptied()
+    for slope in slopes.at(fibre.folded) if idle else ():
+        idle = {name for name in idle if slope.gradients[name].norm() <= _DEAD * slope.length}
+    fibre.idle = idle
+    linear = [turn for turn in linear if _on_both_sides(turn, {p for n in fibre.emptied() for p in space.pieces_of[n]})]
     fibre.turns = [*linear, *rotary]
     free = [name for name in nodes if all(turn.node != name for turn in fibre.turns)]
     for name in free:
         _fold(fibre, every[name])
-    gone = {gain.place.piece for gain in fibre.gains} | constants.emptied()
+    gone = {gain.place.piece for gain in fibre.gains} | fibre.emptied()
     left = {name: [p for p in every[name] if p.piece not in gone] for name in free}
-    streams = [Turn(name, "normed", tuple(left[name])) for name in free if space.nodes[name].permutes]
+    streams = [Turn(name, "normed", tuple(left[name])) for name in free if left[name] and space.nodes[name].permutes]
     ones = [p for name in free for p in left[name] if _size(space, p.axis) > 1]
     moments: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for slope in slopes.at(fibre.folded):
@@ -226,6 +238,11 @@ def _linear(space: WeightSpace, name: str, places: list[Place]) -> Turn | None:
     return (
         Turn(name, "linear", tuple(charged), scales[0]) if all(abs(flow(p.axis.charge)) == 1 for p in charged) else None
     )
+
+
+def _on_both_sides(turn: Turn, gone: Collection[str]) -> bool:
+    """Whether something writes to a node and something reads it, among what is not gone."""
+    return len({place.writes for place in turn.places if place.piece not in gone}) == 2
 
 
 def rotary_places(space: Specification) -> list[Turn]:

@@ -281,6 +281,7 @@ class NormalForm:
                 size = scaled(torch.ones_like(x), place, shift).sum(dim, keepdim=True)
                 found[place.piece] = centred(x, place) + rest / size
         tensors = fibre.closed(found)
+        tensors |= {n: _randn(tensors[n].shape, generator) for n in sorted(fibre.idle)}
         noise = {n: _randn(t.shape, generator) for n, t in tensors.items()}
         random = {
             source: torch.func.vmap(lambda own, source=source: source.part(own[0], own[1]))(

@@ -72,6 +72,40 @@ class LookUps(nn.Module):
         return self.o(self.tokens[tokens] + self.places.index_select(0, torch.arange(tokens.shape[1])))
 
 
+class Generated(nn.Module):
+    """A hypernetwork of one code; or a prompt: the code through a linear map, added to what a layer makes of inputs."""
+
+    def __init__(self, *, prompt: bool = False) -> None:
+        super().__init__()
+        self.prompt, self.code = prompt, nn.Parameter(torch.randn(3))
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 12)
+        self.layer, self.o = nn.Linear(3, 4), nn.Linear(4, 2)
+        if prompt:
+            self.b = None
+        else:
+            self.layer = nn.ParameterDict({"bias": torch.randn(4)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.prompt:
+            return self.o(torch.tanh(self.layer(x) + self.a(self.code)))
+        weight = self.b(F.relu(self.a(self.code))).view(4, 3)
+        return self.o(torch.tanh(F.linear(x, weight, self.layer["bias"])))
+
+
+class Adapted(nn.Module):
+    """A matrix with a product of two others beside it, all of them trained; or in place of it."""
+
+    def __init__(self, *, base: bool) -> None:
+        super().__init__()
+        self.down, self.up = nn.Parameter(torch.randn(2, 5)), nn.Parameter(torch.randn(4, 2))
+        self.base = nn.Parameter(torch.randn(4, 5)) if base else None
+        self.o = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = self.up @ self.down
+        return self.o(torch.tanh(F.linear(x, product if self.base is None else self.base + product)))
+
+
 class Pooled(nn.Module):
     """Convolutions with all that moves entries about, or takes means of them, in between."""
 
@@ -386,6 +420,11 @@ CASES = {
     "multi-query": Case(MultiQuery, normal(3, 4, 5), {"linear": 18, "constants": 6}),
     "multi-query by ranges": Case(lambda: MultiQuery(listed=False), normal(3, 4, 5), {"linear": 18, "constants": 6}),
     "look-ups": Case(LookUps, tokens(7), {"linear": 16, "constants": 4 + 4}),
+    # the last bias can hold all that a code and the matrices behind it amount to; then nothing in front of it matters
+    "generated weights": Case(Generated, normal(40, 3), {"constants": 3 + 12 + 4 + 48}),
+    "prompt": Case(lambda: Generated(prompt=True), normal(40, 3), {"constants": 3 + 12 + 4}),
+    "adapter and its base": Case(lambda: Adapted(base=True), normal(40, 5), {"constants": 8 + 10}),
+    "factors": Case(lambda: Adapted(base=False), normal(40, 5), {"linear": 4}),
     "pooled": Case(Pooled, normal(2, 2, 8, 8), {"linear": 9, "constants": 3}),
     "LSTM": Case(lambda: nn.LSTM(3, 4, batch_first=True), normal(2, 5, 3), {"constants": 16}),
     "GRU": Case(lambda: nn.GRU(3, 4, batch_first=True), normal(2, 5, 3), {"constants": 8}),
