@@ -7,7 +7,7 @@ that is added takes it over, or a softmax or a norm subtracts it. Where it meets
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from torch import Tensor
@@ -75,9 +75,9 @@ class Constants:
         given = {name: sum(s.dimension(shapes[name]) for s in self.sources if s.parameter == name) for name in shapes}
         return {name for name, shape in shapes.items() if given[name] == shape.numel()}
 
-    def leave_out(self, names: Set[str]) -> None:
-        """Forget what parameters give away of means that a norm subtracts anyhow."""
-        self.sources = [s for s in self.sources if s.kind not in ("mean", "norm") or s.parameter not in names]
+    def leave_out(self, names: Set[str], kinds: Collection[str] = ("all", "rows", "mean", "norm")) -> None:
+        """Forget what parameters give away, of these kinds."""
+        self.sources = [s for s in self.sources if s.kind not in kinds or s.parameter not in names]
 
     def given_away(self, tensors: Tensors) -> dict[str, Tensor]:
         """Parameters of one network, of which every source has given all that it can."""

@@ -61,7 +61,7 @@ def mappings_of(fibre: Fibre) -> list[SharedTurn]:
 def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:
     """Kind -> node or parameter -> number of directions; ``left`` is the space of normal forms."""
     space = fibre.whole
-    sizes, shapes = space.sizes(), space.shapes()
+    sizes, shapes, emptied = space.sizes(), space.shapes(), fibre.emptied()
     found: dict[str, dict[str, int]] = defaultdict(Counter)
     if scaled_nodes := [name for name, node in left.nodes.items() if node.scales]:
         found["scales"][", ".join(scaled_nodes)] = left.group_dimension
@@ -69,9 +69,8 @@ def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:
         n = sizes[turn.node]
         blocks = space.count(turn.node, sizes) // n
         if turn.kind == "linear":
-            p, q = (
-                sum(vectors_of(space, place) for place in turn.places if place.writes == side) for side in (True, False)
-            )
+            there = [place for place in turn.places if space.pieces[place.piece].parameter not in emptied]
+            p, q = (sum(vectors_of(space, place) for place in there if place.writes == side) for side in (True, False))
             found["linear"][turn.node] += blocks * (n * n - max(n - p, 0) * max(n - q, 0))
         elif turn.kind == "rotary":
             inner = blocks * n if any(p.over for p in turn.places) else 1

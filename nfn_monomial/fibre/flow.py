@@ -148,7 +148,7 @@ class Flow:
         if name in SOFTMAX and x is not None:
             self._constant_along(x, args[1])
             return None
-        if name in ("matmul", "bmm", "mm"):
+        if name in ("matmul", "bmm", "mm", "mv", "dot"):
             return self._product(node, *_letters([arg.meta["val"].ndim for arg in args]), args)
         if name == "einsum" and args[0].count(",") == 1 and "..." not in args[0]:
             both, out = args[0].replace(" ", "").split("->")
@@ -366,10 +366,9 @@ def _run(node: Any, x: Tensor, rest: Sequence[Any]) -> Any:
 
 def _letters(dims: Sequence[int]) -> tuple[list[str], str]:
     """The letters of a matrix product's factors of so many dimensions, and of what comes out."""
-    if min(dims) < 2:
-        raise BlockedError
-    before = ["abcdefgh"[8 - n + 2 :] for n in dims]
-    return [before[0] + "xy", before[1] + "yz"], max(before, key=len) + "xz"
+    before = ["abcdefgh"[8 - max(n - 2, 0) :] for n in dims]
+    row, column = "x" * (dims[0] > 1), "z" * (dims[1] > 1)
+    return [before[0] + row + "y", before[1] + "y" + column], max(before, key=len) + row + column
 
 
 def _sums_to_one(found: Any) -> bool:

@@ -165,6 +165,7 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
     for slope in slopes.at(fibre.folded) if idle else ():
         idle = {name for name in idle if slope.gradients[name].norm() <= _DEAD * slope.length}
     fibre.idle = idle
+    constants.leave_out(idle)
     linear = [turn for turn in linear if _on_both_sides(turn, {p for n in fibre.emptied() for p in space.pieces_of[n]})]
     fibre.turns = [*linear, *rotary]
     free = [name for name in nodes if all(turn.node != name for turn in fibre.turns)]
@@ -182,7 +183,8 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
         for turn in streams:
             moments[turn.node].append(_moment(turn, tensors, gradients))
     fibre.ones, seen = ones, {p.piece for p in ones}
-    constants.leave_out({n for n, pieces in space.pieces_of.items() if seen.issuperset(pieces)})
+    means = {name for name, pieces in space.pieces_of.items() if seen.issuperset(pieces)}
+    constants.leave_out(means, ("mean", "norm"))  # a norm subtracts them anyhow
     fibre.shifts = _shifts(fibre, left, slopes)
     fibre.turns += [turn for found in streams if (turn := _rotation(fibre, found, moments[found.node]))]
     return fibre

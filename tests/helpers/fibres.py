@@ -92,6 +92,18 @@ class Generated(nn.Module):
         return self.o(torch.tanh(F.linear(x, weight, self.layer["bias"])))
 
 
+class Probed(nn.Module):
+    """Attention pooling: one query, which a code gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code = nn.Parameter(torch.randn(1, 3))
+        self.q, self.k, self.v, self.o = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o((self.q(self.code) @ self.k(x).mT).softmax(-1) @ self.v(x))
+
+
 class Adapted(nn.Module):
     """A matrix with a product of two others beside it, all of them trained; or in place of it."""
 
@@ -423,6 +435,8 @@ CASES = {
     # the last bias can hold all that a code and the matrices behind it amount to; then nothing in front of it matters
     "generated weights": Case(Generated, normal(40, 3), {"constants": 3 + 12 + 4 + 48}),
     "prompt": Case(lambda: Generated(prompt=True), normal(40, 3), {"constants": 3 + 12 + 4}),
+    # all queries are in one bias: of 4 x 4 matrices on it, those count that move it or the keys; values have 3 columns
+    "pooling by a code": Case(Probed, normal(40, 5, 3), {"linear": 13 + 14, "constants": 3 + 12 + 4 + 4}),
     "adapter and its base": Case(lambda: Adapted(base=True), normal(40, 5), {"constants": 8 + 10}),
     "factors": Case(lambda: Adapted(base=False), normal(40, 5), {"linear": 4}),
     "pooled": Case(Pooled, normal(2, 2, 8, 8), {"linear": 9, "constants": 3}),
