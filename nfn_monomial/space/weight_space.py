@@ -9,13 +9,14 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from nfn_monomial.checks import Device, Size, Within, checked, require, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
-from .axes import Axis, Dim, each_axis, flow
+from .axes import Axis, Dim, Sum, each_axis, flatten_dims, flow
 from .certificate import Certificate, Part, inputs_of
 from .certificate import certify as require_kept
 from .features import Features, Layout, Types
@@ -75,6 +76,7 @@ class WeightSpace(Specification):
         super().__init__(nodes, parameters, label=label, dead=dead, ties=ties)
         self._report: Report | None = None
         self._tested = ""
+        self._lost: list[tuple[Sequence[Part], str]] = []  # to other sizes of inputs
         self._folding = Folding(self, {name: piece.dims for name, piece in self.pieces.items()})
         self.layout, self.segments = self._folding.layout, self._folding.segments
 
@@ -154,7 +156,7 @@ class WeightSpace(Specification):
         example_inputs: Any = None,
         *,
         kwargs: Mapping[str, Any] | None = None,
-        certify: bool = True,
+        certify: bool | nn.Module = True,
         frozen: Collection[str] = (),
     ) -> WeightSpace:
         """The weight space of any network, its symmetries derived from what it computes, and tested.
@@ -170,7 +172,9 @@ class WeightSpace(Specification):
             example_inputs: a tensor, or a tuple of all positional arguments. Of an exported program its own by default.
             kwargs: further arguments of the call.
             certify: whether the group is tested: a few forward passes in float64 on the CPU, and a copy of the weights
-                in it. Without it, a wrong rule of an operator goes unseen, and `explain` says so.
+                in it. Without it, a wrong rule of an operator goes unseen, and `explain` says so. A narrower module of
+                the same class, whose depth and names are the same, is tested in place of a large one or of one on the
+                meta device, which has no values; on these inputs, which have to be on the CPU.
             frozen: names of parameters and buffers that stay as they are, as the base of an adapter: they are left out
                 of the space, and nothing acts on neurons that they tell apart.
 
@@ -181,7 +185,8 @@ class WeightSpace(Specification):
         Raises:
             TypeError: for what is no module.
             ValueError: if the module does not run on the example or cannot be exported, with what to do; for parameters
-                that no group can act on; if the group does not keep the function, or that cannot be tested.
+                that no group can act on; if the group does not keep the function, or that cannot be tested; if the
+                narrower module has another group.
 
         >>> net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
         >>> space = WeightSpace.from_module(net, torch.zeros(4, 2))
@@ -194,7 +199,17 @@ class WeightSpace(Specification):
                 example_inputs, kwargs = module.example_inputs or ((), {})
             module = module.module(check_guards=False)
         inputs = () if example_inputs is None else inputs_of(example_inputs)
-        nodes, parameters, report, ties = derive(program, inputs, kwargs=kwargs, frozen=frozen, dead=certify)
+        examples = (inputs, kwargs)
+        if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
+            if certify is True:
+                raise InvalidValueError(
+                    f"{name} is on the meta device, where nothing can be tested: certify=False, or certify=net with a "
+                    "narrower module of the same class that has values"
+                )
+            examples = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), examples)
+        nodes, parameters, report, ties = derive(
+            program, examples[0], kwargs=examples[1], frozen=frozen, dead=certify is True
+        )
         dead = [found.parameter for found in report.dead if not found.left_out]
         space = cls(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
         space._report, space._tested = (
@@ -204,12 +219,16 @@ class WeightSpace(Specification):
                 "from_module(..., certify=False)"
             ),
         )
+        if isinstance(certify, nn.Module):
+            return _as_tested(space, cls.from_module(certify, inputs, kwargs=kwargs, frozen=frozen))
         if certify:
             ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in report.nodes}
 
             def shrink(parts: Sequence[Part], where: str) -> Callable[..., GroupElement]:
                 nonlocal space
+                lost = [*space._lost, (parts, where)]
                 space = _without(space, parts, where)
+                space._lost = lost
                 return space.sample
 
             tested = require_kept(
@@ -438,6 +457,36 @@ def _without(space: WeightSpace, parts: Sequence[Part], where: str) -> WeightSpa
         mattering = tuple(d for d in report.dead if d.left_out or d.parameter not in dead)
         report = dataclasses.replace(report, losses=(*report.losses, *dict.fromkeys(losses)), dead=mattering)
     found._report = report
+    return found
+
+
+def _as_tested(space: WeightSpace, narrower: WeightSpace) -> WeightSpace:
+    """A derived space, as what was found of a narrower module of the same class says it of this one, too."""
+    for parts, where in narrower._lost:
+        space = _without(space, [part for part in parts if part.kind != "dead"], where)
+
+    def erased(dim: Dim) -> object:
+        """A dimension without its sizes."""
+        if isinstance(dim, Sum):
+            return "sum", dim.shared, tuple(map(erased, dim.parts))
+        return tuple([factor if isinstance(factor, Axis) else "size" for factor in flatten_dims((dim,))])
+
+    ours, theirs = (
+        {f"node {name}": (node.gauges, node.parent) for name, node in s.nodes.items()}
+        | {name: tuple(map(erased, dims)) for name, dims in s.parameters.items()}
+        for s in (space, narrower)
+    )
+    if different := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):
+        raise InvalidValueError(
+            f"certify=: {narrower} has another group than {space}: {', '.join(different[:3])} differ. A narrower "
+            "module of the same class, depth and options is expected, with two or more of everything"
+        )
+    found = WeightSpace(space.nodes, space.parameters, label=space.label, dead=narrower.dead, ties=space.ties)
+    if space._report is not None and narrower._report is not None:
+        found._report = dataclasses.replace(space._report, dead=narrower._report.dead)
+    found._tested = (
+        f"{narrower._tested}. All this on a narrower module: {narrower}, {narrower.group_dimension} scalings"
+    )
     return found
 
 

@@ -100,9 +100,10 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     name = type(module).__name__
     with _evaluating(module), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        try:  # on copies of what it may write to
+        try:  # on copies of what it may write to; on the meta device there are no values that a forward could look at
             buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
-            called_with(module, buffers, *pytree.tree_map_only(Tensor, torch.clone, (args, kwargs)))
+            if not any(t.is_meta for t in (*module.parameters(), *buffers.values())):
+                called_with(module, buffers, *pytree.tree_map_only(Tensor, torch.clone, (args, kwargs)))
         except Exception as reason:
             raise InvalidValueError(
                 f"{name} does not run on the example inputs, {', '.join(map(_described, args)) or 'none'}: {reason}; "
@@ -112,11 +113,17 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             with _silent():
                 return torch.export.export(module, args, kwargs, strict=False)
         except Exception as reason:
+            found = f"{name} cannot be exported{_place(reason)} ({first_line(reason)})."
+            if "data-dependent" in str(reason):
+                raise InvalidValueError(
+                    f"{found} Python reads a number from a tensor there, as float(t), int(t) or `if t:` do, which "
+                    "torch.export cannot follow: compute with the tensor itself (x * self.scale), write t.item() for "
+                    "float(t) and torch.where for an if, or keep the number as an attribute that is no tensor"
+                ) from reason
             raise InvalidValueError(
-                f"{name} cannot be exported{_place(reason)} ({first_line(reason)}). torch.export cannot follow "
-                "control flow that depends on values: write it with torch.where, pass what it depends on as a "
-                "constant, or derive the space of the part of the network that has none. Nor does it return what is "
-                "no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
+                f"{found} torch.export cannot follow control flow that depends on values: write it with torch.where, "
+                "pass what it depends on as a constant, or derive the space of the part of the network that has none. "
+                "Nor does it return what is no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
             ) from reason
 
 
