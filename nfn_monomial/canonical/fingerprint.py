@@ -74,15 +74,19 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
     True
     """
     parameters = {name: network[name] for name in space.parameters if name in network}
-    step = step_of(parameters)
-    numbers, sizes = invariants(space, parameters)
+    return hashed(space, parameters, step_of(parameters, STEPS))
+
+
+def hashed(space: WeightSpace, network: Mapping[str, Tensor], step: float) -> str:
+    """The fingerprint of a network whose numbers are rounded to multiples of a step."""
+    numbers, sizes = invariants(space, network)
     rounded = (numbers / step).round().to(torch.int64).tolist()
     text = f"{_VERSION};{_structure(space, sizes)};{step};{rounded}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def step_of(network: Mapping[str, Tensor]) -> float:
-    """Of the dtypes of a network's tensors the coarsest step, to whose multiples numbers are rounded.
+def step_of(network: Mapping[str, Tensor], steps: Mapping[torch.dtype, float]) -> float:
+    """Of the steps of a network's dtypes the coarsest.
 
     Raises:
         TypeError: for a tensor of a dtype that has no fingerprint.
@@ -90,12 +94,12 @@ def step_of(network: Mapping[str, Tensor]) -> float:
     for name, x in network.items():
         if not isinstance(x, Tensor) or x.is_meta or not x.is_floating_point():
             raise InvalidTypeError(f"fingerprint: {name} is {shown(x)}; a floating point tensor is expected")
-        if x.dtype not in STEPS:
+        if x.dtype not in steps:
             raise InvalidTypeError(
                 f"fingerprint: {name} is {shown(x)}, whose dtype has too few digits to tell networks apart; float32 or "
                 "float64 is expected; compare two such networks with nfn_monomial.compare"
             )
-    return max((STEPS[x.dtype] for x in network.values()), default=0.0)
+    return max((steps[x.dtype] for x in network.values()), default=0.0)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor
 from nfn_monomial.alignment import align
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.alignment.verdict import EXPLAINS, Level, Move, other_tensors, verdict_on
-from nfn_monomial.canonical.fingerprint import fingerprint, step_of
+from nfn_monomial.canonical.fingerprint import hashed, step_of
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import pieces, whole
@@ -29,6 +29,8 @@ _WON = 1e-3  # of a distance: less is not worth another round
 _MARGIN = 4  # of what rounding a network's entries once does to its normal form
 _DRAWS = 2  # of such rounding, for each of two networks: where one entry decides, one draw may be near 0
 _GRID = 0.58  # the power of a dtype's precision to which normal forms are equal
+# of which numbers that are hashed are multiples: normal forms are further from one another than their networks
+_STEPS = {torch.float64: 2.0**-23, torch.float32: 2.0**-8.5}
 _LEAST, _MOST = 1e-10, 1e-3  # to which normal forms are computed in float64; beyond which nothing is the same
 _SINGLE = torch.finfo(torch.float32).eps
 
@@ -177,8 +179,9 @@ def compare_fibres(
 def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
     """A text of 32 hexadecimal digits: the same for all networks that are one function, up to all that leaves it alone.
 
-    It is the `fingerprint` of the normal form, with the limits that this has: numbers between two multiples may be
-    rounded apart, as may normal forms that jump, where singular values are equal within rounding. Of queries and keys
+    It is the `fingerprint` of the normal form, with the limits that this has, and ``2^-8.5`` as the step of float32, so
+    that networks may have the same one that are six times as far apart. Numbers between two multiples may be rounded
+    apart, as may normal forms that jump, where singular values are equal within rounding. Of queries and keys
     with several rotary pairs, whose signs ``form.space`` does not know, the squares are looked at.
 
     Args:
@@ -196,12 +199,11 @@ def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
                 f"a fingerprint is of one network: {name} has shape {tuple(t.shape)}, expected "
                 f"{len(form.whole.parameters[name])} dimensions; give each of a batch (B, 1, *shape) alone, as t[i, 0]"
             )
-    step_of(given)  # a form of narrow tensors may be wider
-    found = form(given)
-    text = fingerprint(form.space, _seen(form, found))
+    step, found = step_of(given, _STEPS), form(given)
+    text = hashed(form.space, _seen(form, found), step)
     if not _hidden(form):
         return text
-    squares = fingerprint(form.space.uncharged(), {n: x.square() for n, x in found.items()})
+    squares = hashed(form.space.uncharged(), {n: x.square() for n, x in found.items()}, step)
     return hashlib.sha256((text + squares).encode()).hexdigest()[:32]
 
 
