@@ -503,8 +503,8 @@ def _in_words(tested: Certificate) -> str:
         text += f". Sizes of inputs that were tested: {'; '.join(sized)}"
     if alone := [str(n) for n, ran, _ in tested.sizes if not ran]:
         text += f". Tested at the example's size only: {_listed(alone)}"
-    if large := [str(size) for _, _, sizes in tested.sizes for size in sizes]:
-        text += f". Too large to be tried: {_listed(list(dict.fromkeys(large)))}"
+    if large := sorted({size for _, _, sizes in tested.sizes for size in sizes}):
+        text += f". Too large to be tried: {_listed(large)}"
     if tested.ties:
         text += (
             f". Entries that {_listed(tested.ties)} puts in order are equal at the module's own weights, where torch "

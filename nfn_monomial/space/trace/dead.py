@@ -29,7 +29,8 @@ _NO_GRADIENT = 1e-11  # of the largest one: what has less is followed
 _SAME = 1e-9  # of the change, in float64
 _CHANGES = (1.0, 1e5)  # sizes of changes: large ones, too, as far as a network may cut off
 _MASKS = 1e3  # times the change: arguments become random around what is as large, 0 else
-_DRAWS = 8  # of weights and inputs, until all answers are finite
+_POINTS = 4
+_DRAWS = 12  # of weights and inputs, until all answers are finite at as many points
 _MOST = 100  # passes through the program
 _CUTS = {"select", "slice", "split", "split_with_sizes", "unbind", "chunk", "narrow", "tensor_split", "unsafe_split"}
 _ALIASES = {"detach", "alias", "lift_fresh_copy"}
@@ -123,18 +124,20 @@ class _Search:
         return self._at[part[0]][part[1]]
 
     def run(self) -> None:
-        """Find the parts that do not matter: at the first weights and inputs at which all answers are finite."""
-        for self._seed in range(_DRAWS):
+        """Find the parts that do not matter, at several draws of weights and inputs at which all answers are finite."""
+        points = 0
+        while self._seed < _DRAWS and points < _POINTS and (self.found or not points):
             if (largest := self._gradients()) is not None:
                 bound = _NO_GRADIENT * max(largest.values(), default=0.0)
-                if not bound:
-                    return
-                for name, sizes in self._vectors.items():
+                for name, sizes in self._vectors.items() if not points else ():
                     if bool((sizes <= bound).any()) and bool((sizes > bound).any()):
                         self._at[name][-1,] = [(sizes <= bound).nonzero().flatten()]
                         largest[name, (-1,)] = 0.0
-                self._follow([part for part, size in largest.items() if size <= bound])
-                return
+                still = [p for p, size in largest.items() if size <= bound and (p in self.found or not points)]
+                self.found, points = {}, points + 1
+                if bound:
+                    self._follow(still)
+            self._seed += 1
 
     def _gradients(self) -> dict[Part, float] | None:
         """The largest gradient of a random sum of answers in each part; None where answers are not finite."""

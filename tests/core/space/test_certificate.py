@@ -246,6 +246,14 @@ AT_ONE_SIZE: Mapping[str, Case] = {
     "as many tokens as channels": (
         pairs, {"enter": nn.Linear(4, 8), "leave": nn.Linear(8, 2)}, torch.randn(2, 4, 4), [(2, 8, 4), (3, 12, 4)],
     ),
+    "as many tokens as channels and networks": (
+        lambda s, x: s.leave(torch.relu(s.enter(x)).transpose(1, 2).reshape(len(x), x.shape[1], 8)),
+        {"enter": nn.Linear(2, 8), "leave": nn.Linear(8, 2)}, torch.randn(2, 2, 2), [(2, 3, 2), (1, 4, 2)],
+    ),
+    "two more": (
+        lambda s, x: s.leave(s.enter(x).view(len(x), -1, 8).tanh().view(*x.shape[:2], 4).mT.reshape(*x.shape[:2], 4)),
+        {"enter": nn.Linear(3, 4), "leave": nn.Linear(4, 2)}, torch.randn(2, 8, 3), [(2, 10, 3), (2, 6, 3), (1, 16, 3)],
+    ),
     "heads": (
         heads_by_a_reshape, {**{n: nn.Linear(3, 8) for n in "qkv"}, "leave": nn.Linear(8, 2)}, torch.randn(2, 4, 3),
         [(2, 8, 3), (2, 5, 3)],
@@ -277,7 +285,7 @@ def test_a_smaller_group_is_explained_and_names_the_sizes() -> None:
     function, parts, x, _ = AT_ONE_SIZE["even numbers"]
     text = " ".join(WeightSpace.from_module(Of(function, **parts), x).explain().split())
     assert "holds at the example's sizes only" in text
-    assert "4, 8 and 12 where the example has 4" in text
+    assert "2, 4, 6, 8 and 12 where the example has 4" in text
     assert "1, 2, 3, 4 and 6 where the example has 2" in text
     assert "Tested at the example's size only: 3" in text
 
@@ -297,7 +305,14 @@ def test_sizes_that_would_take_long_are_left_out_and_named(monkeypatch: pytest.M
     torch.manual_seed(0)
     text = " ".join(WeightSpace.from_module(net(plain), X).explain().split())
     assert "4, 5 and 6 where the example has 5" in text
-    assert "Too large to be tried: 8, 12, 10 and 15" in text
+    assert "Too large to be tried: 2, 6, 8, 10, 12 and 15" in text
+
+
+def test_answers_of_0_say_nothing() -> None:
+    """They are rounding, which no group keeps."""
+    module = net(lambda s, x: (y := plain(s, x)) - y.mean(0))
+    nn.init.zeros_(module.first.weight)
+    assert WeightSpace.from_module(module, X).group_dimension == 4
 
 
 def routed(s: Any, x: Tensor) -> Tensor:
