@@ -19,7 +19,7 @@ from .float64 import Float64, disturbed, doubled
 from .groups import GroupElement
 from .monomial import MonomialMatrix
 from .packing import concrete, cut, joined, sizes_in
-from .trace.graph import called_with
+from .trace.graph import called_with, first_line, of_experts
 from .trace.operators import short
 
 _RTOL = 1e-9  # in float64, where a group that keeps the function is right to 1e-12
@@ -476,7 +476,8 @@ def certify(
     except RuntimeError as reason:
         raise InvalidValueError(
             f"{name} does not run on the CPU in float64, in which the example inputs are used to check the space "
-            f"({reason}). A module that turns its inputs into another dtype itself cannot be checked"
+            f"({first_line(reason)}). A module that turns its inputs into another dtype itself cannot be checked"
+            f"{of_experts(module)}"
         ) from reason
     tried = {n for t in pytree.tree_leaves((inputs, kwargs)) if isinstance(t, Tensor) for n in t.shape}
     return Certificate(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+
+_DEBUG = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 
 
 class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -21,11 +27,14 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Self:
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
+        self._plain = _without_compiler()
+        self._plain.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *reason: Any) -> None:
         torch.set_default_dtype(self._default)
+        self._plain.__exit__(*reason)
         super().__exit__(*reason)  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -38,6 +47,21 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (dtype := options.get("dtype")) is not None and (dtype.is_floating_point or dtype.is_complex):
             options["dtype"] = torch.complex128 if dtype.is_complex else torch.float64
         return operator(*args, **options)
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """`flex_attention` as it is written: else it calls a compiler, which knows no dispatch modes."""
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    before = getattr(flex, _DEBUG, None)
+    if before is None:  # nobody has imported it, or this torch has no such switch
+        yield
+        return
+    setattr(flex, _DEBUG, True)
+    try:
+        yield
+    finally:
+        setattr(flex, _DEBUG, before)
 
 
 def doubled(t: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,19 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                 f"{found} torch.export cannot follow control flow that depends on values: write it with torch.where, "
                 "pass what it depends on as a constant, or derive the space of the part of the network that has none. "
                 "Nor does it return what is no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
+                f"{of_experts(module)}"
             ) from reason
+
+
+def of_experts(module: nn.Module) -> str:
+    """The way out for mixtures of experts of transformers, which compute in one of several ways; else nothing."""
+    settable = any(hasattr(part, "set_experts_implementation") for part in module.modules())
+    if not settable or not any("Experts" in type(part).__name__ for part in module.modules()):
+        return ""
+    return (
+        ". Experts of transformers are computed in several ways: after model.set_experts_implementation('batched_mm') "
+        "they can be exported, and run in float64"
+    )
 
 
 def called_with(module: nn.Module, tensors: Mapping[str, Tensor], args: Any = (), kwargs: Any = None) -> Any:
@@ -149,6 +162,12 @@ def _tensors_of(module: nn.Module, recurse: bool = True) -> Iterator[tuple[str, 
 
 
 def _check(module: nn.Module) -> None:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.layout is not torch.strided:
+            raise InvalidValueError(
+                f"{name} is a sparse tensor ({tensor.layout}), a dense one is expected: keep its to_dense(), or its "
+                "values, dense, as the parameter, and make the sparse one of these in forward"
+            )
     spans: dict[int, list[tuple[int, int, str, tuple[Any, ...]]]] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
         if isinstance(tensor, nn.UninitializedParameter):

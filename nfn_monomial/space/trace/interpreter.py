@@ -236,7 +236,8 @@ class Interpreter:
             out = _evaluated(node.target, args, kwargs)
         except Exception:  # sizes that depend on values, a device, what is made for graphs alone
             return _each(node.meta["val"], self.run.inert)
-        if isinstance(out, Tensor) and _counts_one(operation(node), args, out.shape):
+        counted = isinstance(out, Tensor) and _counts_one(operation(node), args, out.shape)
+        if counted and not _is_for_masks(node):
             return self.run.untold(out.shape)
         if isinstance(out, Tensor):
             return self.run.constant(out)
@@ -280,6 +281,17 @@ def _counts_one(name: str, args: Sequence[Any], shape: Sequence[int]) -> bool:
     """Whether a constant counts places of which the example has one: nobody can say what it is of more."""
     counted = (args[1],) if "cum" in name else range(-min(len(shape), 2), 0)
     return name in _COUNTS and len(shape) > 0 and all(shape[dim] == 1 for dim in counted)
+
+
+def _is_for_masks(node: fx.Node) -> bool:
+    """Whether nothing reads a value but `flex_attention`, to know which blocks its mask leaves out."""
+    for user in node.users:
+        if operation(user) == "flex_attention":
+            if node in user.args[:3]:
+                return False
+        elif not operation(user).startswith("_assert") and not _is_for_masks(user):
+            return False
+    return bool(node.users)
 
 
 def _evaluated(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -170,6 +170,11 @@ def test_a_bias_in_front_of_statistics_of_the_example_is_dead():
     assert [dead.parameter for dead in derive(convolutions(*layers), IMAGE).report.dead] == ["0.bias"]
 
 
+def with_buffer(module: nn.Module, buffer: torch.Tensor) -> nn.Module:
+    module.register_buffer("b", buffer)
+    return module
+
+
 def overlapping() -> nn.Module:
     whole = torch.randn(20)
     module = Of(lambda s, x: F.linear(x, s.a) @ s.b, a=nn.Parameter(whole[:12].view(3, 4)))
@@ -184,6 +189,20 @@ def with_entry(value: float) -> nn.Module:
     return module
 
 
+class Experts(nn.Module):
+    """As transformers has them: sums over tokens of each expert, how many these are depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def set_experts_implementation(self, how: str) -> None:
+        raise NotImplementedError
+
+    def forward(self, x):
+        return x[x[:, 0] > 0][: int((x > 0).sum())] @ self.weight
+
+
 BAD = {
     "shape": (lambda: nn.Linear(3, 2), r"Linear does not run on the example inputs, torch.float32 \(5, 4\)"),
     "branch": (lambda: Of(lambda s, x: s.a(x) if x.sum() > 0 else x, a=nn.Linear(4, 4)), "cannot be exported.*where"),
@@ -192,6 +211,15 @@ BAD = {
         "a has dtype torch.comp",
     ),
     "nan": (lambda: with_entry(float("nan")), "weight has entries that are NaN"),
+    "sparse": (
+        lambda: Of(lambda s, x: torch.sparse.mm(s.a, x.T), a=nn.Parameter(torch.eye(4).to_sparse())),
+        r"^a is a sparse tensor \(torch.sparse_coo\), a dense one is expected: .*to_dense\(\)",
+    ),
+    "sparse buffer": (
+        lambda: with_buffer(nn.Linear(4, 4), torch.eye(4).to_sparse()),
+        r"^b is a sparse tensor \(torch.sparse_coo\), a dense one",
+    ),
+    "experts": (Experts, r"cannot be exported.*set_experts_implementation\('batched_mm'\)"),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(3)), "0.weight has no shape yet"),
     "views": (overlapping, "a and b are overlapping views"),
     "nothing": (lambda: Of(lambda s, x: x.relu(), a=nn.Linear(4, 4)), "uses none of its parameters"),
