@@ -608,7 +608,7 @@ CASES = {name: case for family in FAMILIES.values() for name, case in family.ite
 # Those that have tests of whole networks, and other names of these.
 ELSEWHERE = """
 gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell _native_batch_norm_legit
-max_pool1d_with_indices
+max_pool1d_with_indices flex_attention
 """
 
 
