@@ -11,12 +11,15 @@ import torch
 from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Dimension, Value, extent
+from nfn_monomial.space.trace.algebra.values import indices as indices_of
 
 from .shape import sliced
 from .table import operator
 
+_LARGEST = 2  # of a bag's rows: torch's number of that mode
 
-def counts(run: Run, index: Value, dim: Dimension) -> bool:
+
+def _counts(run: Run, index: Value, dim: Dimension) -> bool:
     """Whether positions move with what they count along, and may count along this: one permutation does for both then.
 
     Nothing may act on others.
@@ -28,7 +31,7 @@ def counts(run: Run, index: Value, dim: Dimension) -> bool:
     return True
 
 
-def picked(run: Run, x: Value, dim: int, index: Value) -> Value:
+def _picked(run: Run, x: Value, dim: int, index: Value) -> Value:
     """Entries at positions that count along them."""
     rows = run.settle(run.reduce(x, (dim,), reason="looked up"), +1)
     return run.note(rows.put(dim, dim, *run.resolved(index).dims))
@@ -42,8 +45,8 @@ def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundl
         first = int(index.data) % x.shape[at]  # as x[:, [-1]]
         return sliced(run, x, at, first, first + 1)
     x = run.joined(x)
-    if not more and counts(run, index, x.dims[at]):
-        return picked(run, x, at, index)
+    if not more and _counts(run, index, x.dims[at]):
+        return _picked(run, x, at, index)
     for index in indices:
         if index is not None:
             run.placeholder(index, "an index")
@@ -68,8 +71,8 @@ def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[in
 
 @operator("index_select", linear=True)
 def _index_select(run: Run, x: Value, dim: int, index: Value) -> Value:
-    if counts(run, index, x.dims[x.at(dim)]):
-        return picked(run, x, x.at(dim), index)
+    if _counts(run, index, x.dims[x.at(dim)]):
+        return _picked(run, x, x.at(dim), index)
     return run.positional(x, (dim,), "index")
 
 
@@ -110,9 +113,43 @@ def _gather(run: Run, x: Value, dim: int, index: Value, **_: Any) -> Value:
 @operator("one_hot")
 def _one_hot(run: Run, index: Value, count: int = -1) -> Value:
     codes = run.fresh(run.shape[-1])
-    if not counts(run, index, codes):
+    if not _counts(run, index, codes):
         return run.inert(run.shape, "one-hot codes")
     return run.note(index.over((*index.dims, run.resolve(codes))))
+
+
+@operator("embedding", linear=True)
+def _embedding(run: Run, weight: Value, places: Value, *_: Any) -> Value:
+    if _counts(run, places, weight.dims[0]):
+        return _picked(run, weight, 0, places)
+    run.fix(run.resolve(weight.dims[0]), "looked up")
+    for index in indices_of(run.resolve(weight.dims[0])):
+        for source in index.sources:
+            run.flows.setdefault(source, -1)
+    rows = run.settle(run.reduce(weight, (0,), reason="looked up"), +1)
+    return run.note(rows.put(0, 0, *(run.fresh(n, "position") for n in places.shape)))
+
+
+@operator("embedding_bag")
+def _embedding_bag(
+    run: Run,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    by_frequency: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    factors: Value | None = None,
+    *_: Any,
+) -> Value:
+    for found in (indices, offsets):
+        run.placeholder(found, "an index")
+    rows = _embedding(run, weight, run.inert(run.shape[:1]))
+    if factors is not None:
+        rows = run.multiply(rows, run.reduce(run.placed(factors, (0,), "looked up"), None))
+    if mode == _LARGEST:
+        rows = run.unary(rows, "homogeneous", reason="largest entry")
+    return rows
 
 
 # Written by index: forms are those of what is written to and of what is written, as in a sum.
@@ -138,7 +175,7 @@ def _into(
 def _index_add(
     run: Run, x: Value, dim: int, index: Value, source: Any, reduction: str | None = None, **_: Any
 ) -> Value:
-    still = not counts(run, index, x.dims[x.at(dim)])
+    still = not _counts(run, index, x.dims[x.at(dim)])
     return _into(run, x, source, (x.at(dim),), reduction, still=still)
 
 
@@ -158,7 +195,7 @@ def _scatter(
 @operator("index_put")
 def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False) -> Value:
     chosen = [n for n, index in enumerate(indices) if index is not None]
-    moving = len(chosen) == 1 and counts(run, indices[chosen[0]], x.dims[chosen[0]])  # type: ignore[arg-type]
+    moving = len(chosen) == 1 and _counts(run, indices[chosen[0]], x.dims[chosen[0]])  # type: ignore[arg-type]
     for n in () if moving else chosen:
         run.placeholder(indices[n], "an index")  # type: ignore[arg-type]
     new = max(len(index.dims) for index in indices if index is not None)

@@ -1,4 +1,4 @@
-"""Rules of what sums products over a dimension: matrix products, convolutions, einsum, look-ups."""
+"""Rules of what sums products over a dimension: matrix products, convolutions, einsum."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Value, indices
+from nfn_monomial.space.trace.algebra.values import UNIT, Value
 
-from .indices import counts, picked
 from .table import operator
 
 _LETTERS = string.ascii_letters
-_LARGEST = 2  # of a bag's rows: torch's number of that mode
 
 
 @operator("linear")
@@ -125,37 +123,3 @@ _enter("conv_transpose", transposed=True)
 def _convolution(run: Run, x: Value, weight: Value, bias: Any, *rest: Any) -> Value:
     _, _, _, transposed, _, groups = rest
     return _convolved(run, x, weight, bias, groups, transposed=transposed)
-
-
-@operator("embedding", linear=True)
-def _embedding(run: Run, weight: Value, places: Value, *_: Any) -> Value:
-    if counts(run, places, weight.dims[0]):
-        return picked(run, weight, 0, places)
-    run.fix(run.resolve(weight.dims[0]), "looked up")
-    for index in indices(run.resolve(weight.dims[0])):
-        for source in index.sources:
-            run.flows.setdefault(source, -1)
-    rows = run.settle(run.reduce(weight, (0,), reason="looked up"), +1)
-    return run.note(rows.put(0, 0, *(run.fresh(n, "position") for n in places.shape)))
-
-
-@operator("embedding_bag")
-def _embedding_bag(
-    run: Run,
-    weight: Value,
-    indices: Value,
-    offsets: Value,
-    by_frequency: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    factors: Value | None = None,
-    *_: Any,
-) -> Value:
-    for found in (indices, offsets):
-        run.placeholder(found, "an index")
-    rows = _embedding(run, weight, run.inert(run.shape[:1]))
-    if factors is not None:
-        rows = run.multiply(rows, run.reduce(run.placed(factors, (0,), "looked up"), None))
-    if mode == _LARGEST:
-        rows = run.unary(rows, "homogeneous", reason="largest entry")
-    return rows
