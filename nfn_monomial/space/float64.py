@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
 _DEBUG = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 
 

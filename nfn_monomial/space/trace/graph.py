@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import re
-import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
