@@ -123,6 +123,7 @@ class NormalForm:
 
     def _form(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensors = self._in_coordinates(self._fibre.reduced(batch))
+        _require_finite(tensors)
         for _ in range(_ROUNDS):
             before = tensors
             tensors = self._balanced(tensors)
@@ -135,11 +136,7 @@ class NormalForm:
                 rotation = principal(sum((x @ x.mT for x in flat[1:]), flat[0] @ flat[0].mT))
                 parts = moved(parts, turn, rotation, rotation)
         found = whole(self.space, parts, self.space.sizes())
-        if infinite := [name for name, x in found.items() if not bool(x.isfinite().all())]:
-            raise InvalidValueError(
-                f"the normal form of {', '.join(infinite)} is not finite: a gain that is to be folded is 0 where what "
-                "it divides is not, a running variance is negative, or entries are too large"
-            )
+        _require_finite(found)
         return found
 
     def _in_coordinates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -383,6 +380,14 @@ def _placed(space: WeightSpace, turn: Turn) -> Turn:
 
 def _randn(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def _require_finite(tensors: Mapping[str, Tensor]) -> None:
+    if infinite := [name for name, x in tensors.items() if not bool(x.isfinite().all())]:
+        raise InvalidValueError(
+            f"the normal form of {', '.join(infinite)} is not finite: a gain that is to be folded is 0 where what "
+            "it divides is not, a running variance is negative, or entries are too large"
+        )
 
 
 def _change(tensors: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> float:

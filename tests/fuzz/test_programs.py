@@ -78,7 +78,7 @@ def near_misses(names: list[str], generator: torch.Generator) -> Iterator[tuple[
 
     def entry(a: State, factor: float) -> State:
         name = names[int(torch.randint(len(names), (), generator=generator))]
-        t = a[name].clone()
+        t = a[name].clone(memory_format=torch.contiguous_format)
         t.view(-1)[int(torch.randint(t.numel(), (), generator=generator))] *= factor
         return a | {name: t}
 
@@ -139,7 +139,7 @@ def test_nothing_is_said_that_is_not_so(seed: int) -> None:
         turned = {**state, **form.sample({n: state[n] for n in form.whole.parameters}, generator=generator)}
         for other in sizes(module, x):
             assert change(module, state, turned, other) < 1e-7, f"{label}: fibre at {tuple(other.shape)}"
-    names = list(space.parameters)
+    names = [name for name, _ in module.named_parameters() if name in space.parameters]
     for dtype in DTYPES:
         one, copy, turn = (narrowed(t, dtype) for t in (state, moved, turned))
         if not all(holds(network, dtype) for network in (state, moved, turned)):

@@ -392,3 +392,10 @@ def test_signs_of_groups_are_those_of_their_gains() -> None:
 
     form = normal_form(Groups(), torch.randn(3, 6, 3))
     assert {k: n for k, n in form.dimensions().items() if n} == {"linear": 32, "scales": 4, "constants": 12}
+
+
+def test_running_variances_below_0_are_named() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+    form, state = normal_form(module, torch.randn(5, 3)), drawn(module)
+    with pytest.raises(InvalidValueError, match=r"normal form of 0\.weight.* a running variance is negative"):
+        form(state | {"1.running_var": torch.tensor([1.0, -1, 1, 1], dtype=torch.float64)})
