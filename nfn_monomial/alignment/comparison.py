@@ -253,22 +253,22 @@ def _aligned(
     search: bool,
 ) -> Comparison:
     """The comparison of the parameters of a and b once b is moved next to a, by the move that explains the most."""
-    as_they_are = GroupElement(space, {})
-    best = _weights(space, as_they_are, a, b, sizes)
+    best: Comparison | None = None
     for element in _elements(space, a, b, seed, search):
+        moved = _weights(space, element, a, b, sizes)
+        if best is None or moved.move.level < Level.UNKNOWN or moved.move.left < best.move.left:
+            best = moved
         if best.move.level < Level.UNKNOWN:
             break
-        moved = _weights(space, element, a, b, sizes)
-        nearer = moved.move.left < best.move.left
-        if moved.move.level < Level.UNKNOWN or nearer:
-            best = moved
+    assert best is not None
     return best
 
 
 def _elements(
     space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int, search: bool
 ) -> Iterator[GroupElement]:
-    """Elements that may turn b into a: without their scales first, which then have nothing to explain."""
+    """Elements that may turn b into a: none first, and each without its scales, which then have nothing to explain."""
+    yield GroupElement(space, {})
     limit = max(tolerance(network[name].dtype) for network in (a, b) for name in space.parameters)
     found = _snapped(matched(space, a, b), limit)
     yield _part(found, _RIGID)

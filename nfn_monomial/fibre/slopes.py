@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import Point, evaluating
-from nfn_monomial.space.float64 import Float64, doubled
+from nfn_monomial.space.trace.float64 import Float64, doubled
 from nfn_monomial.space.trace.graph import called_with
 from nfn_monomial.space.weight_space import WeightSpace
 

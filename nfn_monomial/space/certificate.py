@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
-from .float64 import Float64, disturbed, doubled
+from .trace.float64 import Float64, disturbed, doubled
 from .groups import GroupElement
 from .monomial import MonomialMatrix
 from .packing import concrete, cut, joined, sizes_in
@@ -306,6 +305,8 @@ class Point(NamedTuple):
         entries = sum(t.numel() for t in pytree.tree_leaves(self.inputs) if isinstance(t, Tensor))
         if entries * sum(t.numel() for t in self.module.parameters()) < _MOST_WORK / 100:
             return 0.0
+        from torch.utils.flop_counter import FlopCounterMode
+
         with FlopCounterMode(display=False) as counter:
             self.answers()
         return max(float(counter.get_total_flops()), 1000.0 * entries)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.space.float64 import Float64, disturbed, doubled
+from .float64 import Float64, disturbed, doubled
 
 from .algebra.values import Dimension, Value, blocks, extent
 from .graph import Program, label, operation

@@ -119,6 +119,7 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                     f"{found} Python reads a number from a tensor there, as float(t), int(t) or `if t:` do, which "
                     "torch.export cannot follow: compute with the tensor itself (x * self.scale), write t.item() for "
                     "float(t) and torch.where for an if, or keep the number as an attribute that is no tensor"
+                    f"{of_experts(module)}"
                 ) from reason
             raise InvalidValueError(
                 f"{found} torch.export cannot follow control flow that depends on values: write it with torch.where, "

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.space import GroupElement, MonomialMatrix, SharedScale, WeightSpace
 from nfn_monomial.space.certificate import Point, answers, largest_change
-from nfn_monomial.space.float64 import doubled
+from nfn_monomial.space.trace.float64 import doubled
 
 __all__ = ["KEPT", "Trial"]
 

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.fibre import NormalForm, compare_fibres, normal_form
 from nfn_monomial.space.certificate import answers, largest_change
-from nfn_monomial.space.float64 import doubled
+from nfn_monomial.space.trace.float64 import doubled
 
 
 @functools.cache

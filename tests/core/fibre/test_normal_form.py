@@ -9,7 +9,7 @@ from nfn_monomial import balance
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import align_fibres, compare_fibres, normal_form
 from nfn_monomial.space.certificate import answers, largest_change
-from nfn_monomial.space.float64 import doubled
+from nfn_monomial.space.trace.float64 import doubled
 
 
 @pytest.fixture(scope="module")

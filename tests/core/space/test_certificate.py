@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.certificate import answers, certify, largest_change
-from nfn_monomial.space.float64 import doubled
+from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.testing import assert_function_preserved
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.certificate import answers, largest_change
-from nfn_monomial.space.float64 import Float64, doubled
+from nfn_monomial.space.trace.float64 import Float64, doubled
 
 ANYWHERE = ("graph transformer", "GPS", "mixture model", "diff-pool", "EdgeConv", "NNConv")
 
