@@ -18,7 +18,7 @@ from nfn_monomial import WeightSpace, compare, normal_form
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.fibre import NormalForm, compare_fibres
 
-FIRST, COUNT = int(os.environ.get("FUZZ_FIRST", 0)), int(os.environ.get("FUZZ", 12))
+FIRST, COUNT = int(os.environ.get("FUZZ_FIRST", 0)), int(os.environ.get("FUZZ", 4))
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 State = dict[str, Tensor]
 outcomes: Counter[str] = Counter()
@@ -140,14 +140,16 @@ def test_nothing_is_said_that_is_not_so(seed: int) -> None:
         for other in sizes(module, x):
             assert change(module, state, turned, other) < 1e-7, f"{label}: fibre at {tuple(other.shape)}"
     names = [name for name, _ in module.named_parameters() if name in space.parameters]
+    turned_in = rng.sample(DTYPES, 2)  # normal forms take long
     for dtype in DTYPES:
+        fibres = form if dtype in turned_in else None
         one, copy, turn = (narrowed(t, dtype) for t in (state, moved, turned))
         if not all(holds(network, dtype) for network in (state, moved, turned)):
             outcomes[f"left out, as {dtype} does not hold it"] += 1
             continue
         judge(compare(space, one, copy, module=module, inputs=x).verdict, "copy by the group", dtype, 0)
-        if form is not None:
-            judge(compare_fibres(form, one, turn).verdict, "copy by the fibre", dtype, 0)
+        if fibres is not None:
+            judge(compare_fibres(fibres, one, turn).verdict, "copy by the fibre", dtype, 0)
         misses = list(near_misses(names, generator))
         for what, miss in rng.sample(misses, 2):
             base, by = rng.choice([(one, ""), (copy, ", moved")])
@@ -158,8 +160,8 @@ def test_nothing_is_said_that_is_not_so(seed: int) -> None:
                 dtype,
                 change(module, one, other, x),
             )
-            if form is not None:
+            if fibres is not None:
                 base, by = rng.choice([(one, ""), (turn, ", turned")])
                 other = miss(base)
-                verdict = compare_fibres(form, one, other).verdict
+                verdict = compare_fibres(fibres, one, other).verdict
                 judge(verdict, what + by + ", fibres", dtype, change(module, one, other, x))
