@@ -16,8 +16,8 @@ from nfn_monomial.read.probes import template_names
 from nfn_monomial.read.sites import sites_of
 from nfn_monomial.space import packing
 from nfn_monomial.space.certificate import answers, inputs_of, largest_change, running, steady_answers
-from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .kinship import partnership

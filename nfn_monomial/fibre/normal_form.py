@@ -15,8 +15,8 @@ from nfn_monomial.checks import checked, require
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, powers
 from nfn_monomial.space.certificate import Point, answers, inputs_of, largest_change
-from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.packing import cut, joined, pieces, whole
+from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .batches import batched

@@ -13,8 +13,8 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, Dim, opposite, segments_of
 from nfn_monomial.space.certificate import answers, largest_change
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.trace.float64 import disturbed, doubled
 from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.trace.float64 import disturbed, doubled
 from nfn_monomial.space.weight_space import WeightSpace
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

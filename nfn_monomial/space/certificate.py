@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
-from .trace.float64 import Float64, disturbed, doubled
 from .groups import GroupElement
 from .monomial import MonomialMatrix
 from .packing import concrete, cut, joined, sizes_in
+from .trace.float64 import Float64, disturbed, doubled
 from .trace.graph import called_with, first_line, of_experts
 from .trace.operators import short
 

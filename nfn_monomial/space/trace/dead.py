@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from .float64 import Float64, disturbed, doubled
-
 from .algebra.values import Dimension, Value, blocks, extent
+from .float64 import Float64, disturbed, doubled
 from .graph import Program, label, operation
 
 _NO_GRADIENT = 1e-11  # of the largest one: what has less is followed

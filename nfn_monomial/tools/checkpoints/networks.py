@@ -35,8 +35,8 @@ from nfn_monomial.canonical.fingerprint import STEPS
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
 from nfn_monomial.space.certificate import answers, largest_change, running, steady_answers
-from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.packing import check_tensors
+from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.tools.reading import parse_json, read_bytes
 
 from .chains import NET, chain_of

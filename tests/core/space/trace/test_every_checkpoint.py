@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.certificate import answers, largest_change
-from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.report.explain import explain
 from nfn_monomial.space.trace import derive
+from nfn_monomial.space.trace.float64 import doubled
 
 
 def moved_by(space: WeightSpace, module: nn.Module, *inputs: Tensor) -> float:
