@@ -350,7 +350,7 @@ def _certify(form: NormalForm, own: Point) -> None:
                 continue
             raise InvalidValueError(
                 f"random elements of the fibre of {form.whole} change its answers by {change:.1e} (relative): an "
-                f"operator does what is not known here; tell us of it. {form.explain()}"
+                f"operator does what is not known here; tell us of it. {' '.join(form.explain().split())}"
             )
 
 
