@@ -64,7 +64,7 @@ class Rounding(NamedTuple):
     """How two tensors agree of which the second was moved next to the first.
 
     Attributes:
-        error: largest relative difference of any entry.
+        error: largest relative difference of any entry; of a subnormal one, relative to the smallest normal number.
         equal: whether all entries that were not multiplied are equal; in two dtypes, but for one rounding to each.
         close: whether all entries agree within rounding (`tolerance`).
     """
@@ -98,7 +98,7 @@ def rounding_of(
         equal_or_multiplied = equal | multiplied
     else:
         equal_or_multiplied = equal
-    error = float((difference / size.masked_fill_(size == 0, 1)).max())
+    error = float((difference / size.clamp_(min=max(limit.smallest_normal for limit in limits))).max())
     return Rounding(error, bool(equal_or_multiplied.all()), bool((close | equal).all()))
 
 

@@ -147,7 +147,8 @@ def verdict_on(moves: Sequence[Move], differing: Sequence[str] = (), outputs: Ou
         words, reasons = "the outputs agree on the inputs tried", reasons or ["no symmetry was found"]
     else:
         words = best.words if explained else "no symmetry was found that makes all weights equal"
-    return Verdict(Level.UNKNOWN, "not known to be the same: " + ", but ".join([words, *reasons]))
+    joint = ", but " if agree or explained else ", and "
+    return Verdict(Level.UNKNOWN, "not known to be the same: " + joint.join([words, *reasons]))
 
 
 def other_tensors(keys: Sequence[str]) -> list[str]:
