@@ -97,6 +97,8 @@ def described(value: Any, depth: int = DEEP) -> str:
         return str(value)
     if inspect.isroutine(value) or isinstance(value, type):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+    if isinstance(value, Inert):
+        return f"{value!r} {described(vars(value), depth - 1) if depth else ''}"
     if depth == 0 or isinstance(value, nn.Module):  # parts are looked at by themselves
         return type(value).__name__
     if isinstance(value, Mapping):

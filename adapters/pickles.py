@@ -185,7 +185,10 @@ class Unpickler(pickle._Unpickler):
         make = _MADE.get(called.pickled_name)
         if make is not None:
             self._spend(sum(len(part) for part in arguments if isinstance(part, str | bytes | list | tuple)))
-        self.stack.append(Inert(called.pickled_name) if make is None else make(*arguments))
+        made = Inert(called.pickled_name) if make is None else make(*arguments)
+        if isinstance(made, Inert) and arguments:  # by which it differs from others of its class
+            vars(made)["arguments of the call"] = arguments
+        self.stack.append(made)
 
     def _call_by_name(self) -> None:
         self.stack.pop()  # arguments by name, which nothing of the table has

@@ -135,10 +135,10 @@ def compare(
 
     - **the same function** if nothing is left that rounding does not explain. Entries that the symmetry does not
       multiply are equal bit by bit. Where it multiplies, the rounding of the dtype counts, but only if the scales
-      explain the distance: they leave at most a hundredth of it. The group keeps the function, so this is a proof up to
-      rounding. Parameters that do not matter to the function (``space.dead``) are left out; all that no symmetry moves,
-      every key outside of the space, is equal: masks, orders of inputs, their mean and deviation. Counters of batch
-      norms are left out. A mask that was permuted along with its neurons is another one here;
+      explain the distance: they leave at most a hundredth of it. The group keeps the function, so this is a proof
+      up to rounding. Parameters that do not matter to the function (``space.dead``) are left out; all that no
+      symmetry moves, every key outside of the space, is equal: masks, orders of inputs, their mean and deviation. A
+      mask that was permuted along with its neurons is another one here;
     - **within the rounding of** bfloat16 or float16 in the same case, where multiplied entries, or those of two dtypes,
       agree to 16 bits: a network that was trained on by less than that cannot be told from one that was rounded. The
       same is said of float32 and float64, where entries that nothing multiplies agree within rounding, as those of
@@ -148,9 +148,10 @@ def compare(
     - **not known to be the same** in all other cases. Other networks may still be one function: weights say so for a
       neuron that nothing reads, and no search finds every symmetry.
 
-    With a module, all keys of a network that it has go into it, and what a network lacks is the module's. Keys that no
-    operation of it reads, in eval mode on these inputs, may differ: `Comparison.unread` names them. Without a module
-    nobody knows what is read, so all count; and the buffers are taken to be such that the group keeps the function.
+    With a module, all keys of a network that it has go into it, and what a network lacks is the module's. Its
+    tensors that no operation reads, in eval mode on these inputs, may differ: `Comparison.unread` names them, but
+    for counters of batch norms. Without a module nobody knows what is read, so all count; and the buffers are taken
+    to be such that the group keeps the function.
 
     **Rounding** of an entry that was multiplied is three half-units of a dtype narrower than float32: it has been
     rounded, and so have been the two factors that were found for it. In float32 it is 16 units, as many factors may
@@ -204,13 +205,8 @@ def compared(
     seed: int = 0,
     *,
     search: bool = True,
-    counters: bool = False,
 ) -> Comparison:
-    """See `compare`.
-
-    Without ``search`` equal networks alone are moved next to one another, which is quick. With ``counters`` those of
-    batch norms count, too, without a module.
-    """
+    """See `compare`; without ``search`` equal networks alone are moved next to one another, which is quick."""
     sizes = sizes_of(space, {"a": a, "b": b}, one_dtype=True)
     for other, name in space.ties.items():
         if any(other in network and differing({name: network[other]}, {name: network[name]}) for network in (a, b)):
@@ -223,9 +219,10 @@ def compared(
         run = OutputDifference((a, b))
         if module is not None:
             run = output_difference(space, weights.group_element, module, inputs, (a, b))
-        known = counters or run.read is not None
-        different = differing(*run.unmoved, leave_out={*space.parameters, *space.ties}, counters=known)
-    unmoved = tuple(key for key in different if run.read is None or key in run.read)
+        different = differing(*run.unmoved, leave_out={*space.parameters, *space.ties})
+    # What is no tensor of the module may reach its function when it is loaded.
+    own = set() if module is None else {key for key, _ in (*module.named_parameters(), *module.named_buffers())}
+    unmoved = tuple(key for key in different if run.read is None or key in run.read or key not in own)
     verdict = verdict_on([weights.move], other_tensors(unmoved), run.outputs)
     return replace(
         weights,

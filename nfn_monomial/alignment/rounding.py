@@ -17,22 +17,12 @@ from nfn_monomial.space.weight_space import WeightSpace
 EXACT = 1e-10  # to which scales are found in float64
 
 
-def differing(
-    a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, leave_out: Collection[str] = (), counters: bool = False
-) -> tuple[str, ...]:
+def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, leave_out: Collection[str] = ()) -> tuple[str, ...]:
     """Keys under which two networks have different tensors, or one of them none; sorted.
 
     Tensors of one dtype are to be equal, of two floating types within half a unit in the last place of each.
-
-    Args:
-        a: the first network.
-        b: the second one.
-        leave_out: keys that are not looked at.
-        counters: whether to look at the counters of batch norms, too, which these do not read in eval mode.
     """
     keys = sorted(key for key in {*a, *b} if key not in leave_out)
-    if not counters:
-        keys = [key for key in keys if not is_counter(key, {*a, *b})]
     return tuple(key for key in keys if not (key in a and key in b and _equal(a[key], b[key])))
 
 

@@ -142,7 +142,8 @@ def compare_fibres(
     stored, eps = _single(form, a, b), _precision(form, a, b)
     narrow = eps > _SINGLE
     forms = [form(network) for network in stored]
-    noisy = [form(_noisy(stored[i % 2], eps, i)) for i in range(2 * _DRAWS)]
+    units = {n: max(torch.finfo(t[n].dtype).eps for t in (a, b)) for n in stored[0]}
+    noisy = [form(_noisy(stored[i % 2], units, i)) for i in range(2 * _DRAWS)]
     allowed = _allowed(form, forms, noisy, narrow)
     nearest = _next_to(form, forms[0], forms[1], eps, seed, _ROUNDS if _norms_agree(forms, allowed) else 1)
     apart = {n: float((x - stored[1][n]).norm()) for n, x in stored[0].items()}
@@ -155,7 +156,9 @@ def compare_fibres(
     }
     # Of a tensor that nothing turned, the same is left in normal form as is stored.
     explained = all(
-        not apart[n] or left[n] * EXPLAINS * norms[n] <= apart[n] * form_norms[n] for n in apart if n in left
+        units[n] > _SINGLE or not apart[n] or left[n] * EXPLAINS * norms[n] <= apart[n] * form_norms[n]
+        for n in apart
+        if n in left
     )
     move = Move(
         "their normal forms are equal",
@@ -163,7 +166,7 @@ def compare_fibres(
         left=distances["between normal forms"],
         off=distances["between normal forms"],
         dtypes=(_dtype(form, a), _dtype(form, b)),
-        equal=explained or narrow,
+        equal=explained,
         close=all(x <= allowed[n] for n, x in left.items()),
     )
     unlike = tuple(sorted(_unlike(form, a, b)))
@@ -334,10 +337,10 @@ def _allowed(
     return allowed
 
 
-def _noisy(network: Mapping[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:
-    """A network with every entry rounded once more."""
+def _noisy(network: Mapping[str, Tensor], units: Mapping[str, float], seed: int) -> dict[str, Tensor]:
+    """A network with every entry rounded once more, to the precision that its tensor has."""
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: x * (1 + eps * torch.randn(x.shape, dtype=torch.float64, generator=generator))
+        name: x * (1 + units[name] * torch.randn(x.shape, dtype=torch.float64, generator=generator))
         for name, x in network.items()
     }

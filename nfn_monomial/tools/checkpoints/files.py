@@ -180,6 +180,7 @@ class TorchFile(Checkpoint):
         versions = getattr(state, "_metadata", None)
         self.versions = versions if isinstance(versions, Mapping) else {}
         arguments = content.get("hyper_parameters") if isinstance(content, Mapping) else None  # of Lightning
+        arguments = vars(arguments) if isinstance(arguments, Inert) else arguments  # a namespace
         self.arguments = arguments if isinstance(arguments, Mapping) else {}
         self.shapes = {name: tuple(t.shape) for name, t in self._state.items()}
         arrays = [name for name, value in self.objects.items() if _is_array(value)]

@@ -49,7 +49,7 @@ def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True, prog
             weights are not explained, too, on which the verdict is "not known" else.
         progress: told of each step: weights, normal forms, and outputs; of all of a command there are `STEPS`.
     """
-    weights = compared(a.space, a.state, b.state, seed=seed, search=thorough, counters=True)
+    weights = compared(a.space, a.state, b.state, seed=seed, search=thorough)
     if a.stored is not a or b.stored is not b:  # folding is a part of the move
         apart = (float((a.stored[name].double() - b.stored[name].double()).square().sum()) for name in a)
         words = f"once batch norms are folded, {weights.move.words}"
@@ -63,6 +63,8 @@ def judged(a: Network, b: Network, seed: int = 0, *, thorough: bool = True, prog
     moves = [weights.move] if forms is None else [weights.move, forms.move]
     differing = other_tensors(tuple(sorted({*weights.unmoved, *(forms.unlike if forms else ())})))
     differing += ["what reaches their functions beside the weights differs"] * bool(beside)
+    if arguments := a.other_arguments(b):
+        differing.append(f"hyper_parameters differ that nothing was built of: {', '.join(arguments)}")
     outputs = None
     if a.runs and b.runs and (thorough or min(move.level for move in moves) < Level.UNKNOWN):
         if beside:

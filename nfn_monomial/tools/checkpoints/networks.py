@@ -271,6 +271,13 @@ class Network(Mapping[str, Tensor]):
             if both[0].get(key) != both[1].get(key)
         ]
 
+    def other_arguments(self, other: Network) -> list[str]:
+        """Names of arguments that a trainer kept in both files, that may matter, and that no class here has taken."""
+        both = [significant({k: described(v) for k, v in n.checkpoint.arguments.items()}) for n in (self, other)]
+        taken = {*self.settings, *other.settings}
+        names = sorted({*both[0], *both[1]} - taken) if all(n.checkpoint.arguments for n in (self, other)) else []
+        return [name for name in names if both[0].get(name) != both[1].get(name)]
+
     def outputs(self, inputs: Any) -> list[Tensor]:
         """What its class answers with all that it takes from the file, in float64.
 

@@ -423,3 +423,36 @@ def test_versions_that_torch_keeps_in_a_file_count(tmp_path: Path) -> None:
     torch.save({"0.weight": module[0].weight / 2, "0.bias": module[0].bias}, tmp_path / "old.pt")
     found = read_networks([tmp_path / f"{name}.pt" for name in ("new", "parallel", "old")], net=net)
     assert all(torch.equal(network["0.weight"], module[0].weight) for network in found)
+
+
+class Slope:
+    """Stands for an object that a trainer has kept, which nothing unpickles."""
+
+    def __init__(self, slope: float) -> None:
+        self.slope = slope
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"act": nn.ReLU}, {"act": nn.Tanh}, False),
+        ({"act": nn.ReLU}, {"act": nn.ReLU}, True),
+        ({"options": Slope(0.1)}, {"options": Slope(0.9)}, False),
+        ({"options": Slope(0.1)}, {"options": Slope(0.1)}, True),
+        ({"slope": torch.tensor(0.1).numpy()[()]}, {"slope": torch.tensor(0.9).numpy()[()]}, False),
+        ({"slope": 0.1}, {"slope": 0.9}, False),
+        ({"lr": 0.1, "seed": 1}, {"lr": 0.2, "seed": 2}, True),
+        (Slope(0.1), Slope(0.9), False),
+    ],
+    ids=["class", "the same class", "object", "an equal object", "number of numpy", "number", "training", "namespace"],
+)
+def test_arguments_of_a_trainer_that_nothing_takes_leave_it_open(
+    one: object, other: object, same: bool, tmp_path: Path
+) -> None:
+    module, inputs = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)), torch.randn(8, 3)
+    paths = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
+    for path, arguments in zip(paths, (one, other), strict=True):
+        torch.save({"state_dict": module.state_dict(), "hyper_parameters": arguments}, path)
+    for said in compare_checkpoints(*paths, net=define(module, inputs)), compare_checkpoints(*paths, activation="relu"):
+        assert said.results["same_function"] == same
+        assert same or "not known to be the same" in said.summary
