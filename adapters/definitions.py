@@ -270,7 +270,7 @@ def _vocabularies(
 ) -> str:
     """What to do if some tensors have more or fewer rows alone, which are those of words or classes."""
     rows = {(shapes[key][:1], own[key][:1]) for key in others}
-    if len(rows) > 1 or any(shapes[key][1:] != own[key][1:] for key in others):
+    if len(rows) > 1 or any(shapes[key][1:] != own[key][1:] or not shapes[key] or not own[key] for key in others):
         return ""
     ((found,), (expected,)) = rows.pop()
     return (

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import json
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, Unpack
@@ -96,6 +96,7 @@ class Network(Mapping[str, Tensor]):
         settings: what else is known to reach its function, name -> in words: what its class was built with, and what
             that takes from the file beside tensors.
         configuration: the same as the file beside it says; None where there is none, or the class was built of it.
+        taken: names of arguments that the class has taken from its file, or from others that it stands beside.
         doubt: in words, which order of the layers of a chain was taken, where none was given.
         space: its weight space.
         sizes: node -> number of neurons.
@@ -143,6 +144,7 @@ class Network(Mapping[str, Tensor]):
             raise FileError(f"{checkpoint.path}: {error}") from error
         self.settings = {**definition.settings, **(self._loaded.settings if self._loaded else {})}
         self.configuration = configuration_beside(checkpoint.path)
+        self.taken: Collection[str] = ()
         self._shapes = {name: shapes[same[0]] for name, same in self._own.items()}
         known = {key for same in self._own.values() for key in same}
         unseen = () if self._loaded is None else self._loaded.unexpected
@@ -274,8 +276,9 @@ class Network(Mapping[str, Tensor]):
     def other_arguments(self, other: Network) -> list[str]:
         """Names of arguments that a trainer kept in both files, that may matter, and that no class here has taken."""
         both = [significant({k: described(v) for k, v in n.checkpoint.arguments.items()}) for n in (self, other)]
-        taken = {*self.settings, *other.settings}
-        names = sorted({*both[0], *both[1]} - taken) if all(n.checkpoint.arguments for n in (self, other)) else []
+        names = (
+            sorted({*both[0], *both[1]} - {*self.taken}) if all(n.checkpoint.arguments for n in (self, other)) else []
+        )
         return [name for name in names if both[0].get(name) != both[1].get(name)]
 
     def outputs(self, inputs: Any) -> list[Tensor]:
@@ -494,12 +497,14 @@ class Architectures:
 
     Attributes:
         configured: whether they are built of the configurations beside files.
+        taken: names of arguments that the class of ``net`` takes from files, or from ``net_args``.
     """
 
     def __init__(self, **naming: Unpack[Naming]) -> None:
         self._naming, net = naming, naming.get("net")
         self.configured = isinstance(net, str) and net.startswith("hf:")
         self._known: dict[str, Definition] = {}
+        self.taken: set[str] = set()
 
     def of(self, checkpoint: Checkpoint) -> Definition:
         """That of a checkpoint.
@@ -526,6 +531,7 @@ class Architectures:
             return self._read(checkpoint, "")
         taken = {k: v for k, v in inspect.signature(named(net)[1]).parameters.items() if k not in given}
         own = {key: value for key, value in checkpoint.arguments.items() if key in taken and not inert_kind(value)}
+        self.taken |= {*given, *own}
         own = {key: value for key, value in own.items() if described(value) != described(taken[key].default)}
         texts = {key: described(value) for key, value in own.items()}
         return self._read(checkpoint, repr(texts), texts, net_args=own | given) if own else self._read(checkpoint, "")
@@ -600,6 +606,7 @@ def read_networks(
                 checkpoint = Adapter(checkpoint)
             network = Network(definition, checkpoint, order=naming.get("order"), fused=fused)
             first = networks[0] if networks else network
+            network.taken = architectures.taken
             if architectures.configured:
                 network.configuration = None
             network.put_beside(first)

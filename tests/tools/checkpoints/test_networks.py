@@ -274,3 +274,10 @@ def test_other_vocabularies_and_heads_have_a_way_out(words: Definition, tmp_path
     alone = saved(tmp_path / "c.pt", {"embed.weight": torch.ones(7, 4)})
     with pytest.raises(FileError, match=r"missing are lm_head\.weight\. .* if it is tied to the embedding, say so"):
         read_networks([alone], net=define(Untied(), torch.tensor([[1, 2]])))
+
+
+def test_a_number_in_place_of_a_vector_is_named(tmp_path: Path) -> None:
+    state = nn.Sequential(nn.Linear(3, 6), nn.Linear(6, 2)).state_dict() | {"0.bias": torch.tensor(1.0)}
+    path = saved(tmp_path / "a.pt", state)
+    with pytest.raises(FileError, match=r"0\.bias"):
+        read_networks([path], net=define(nn.Sequential(nn.Linear(3, 6), nn.Linear(6, 2)), torch.randn(4, 3)))
