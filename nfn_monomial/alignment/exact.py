@@ -28,6 +28,7 @@ from .align import sizes_of
 from .matching import Match, element_of
 
 _SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
+_LARGEST = 100.0  # logarithm of a scale
 _STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
 
 _Logs = dict[Gauge, Tensor]
@@ -50,7 +51,9 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
         MonomialError: as `sizes_of`.
     """
     sizes = sizes_of(space, {"a": a, "b": b})
-    logs = [_log_scales(_pieces(space, network, sizes, {})) for network in (a, b)]
+    found = [_log_scales(_pieces(space, network, sizes, {})) for network in (a, b)]
+    # Entries of 0 may leave scales undetermined, which then are anything.
+    logs = [{gauge: x.nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) for gauge, x in scales.items()} for scales in found]
     balanced = [_pieces(space, network, sizes, known) for network, known in zip((a, b), logs, strict=True)]
     mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)
     match, told = Match(space, sizes, mine.refine(), other.refine()), mine.told()

@@ -112,7 +112,10 @@ def judge(said: str, what: str, dtype: torch.dtype, difference: float) -> None:
         assert difference > 1e-9, f"{what} in {short}: outputs change by {difference:.1e}, but {said}"
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+SEEDS = [*range(FIRST, FIRST + COUNT), *([] if "FUZZ" in os.environ else [6092])]  # whose scales are not determined
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_said_that_is_not_so(seed: int) -> None:
     module, x = program(seed)
     label = module.label
