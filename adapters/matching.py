@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.checks import checked
+from nfn_monomial.checks import checked, listed
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import sizes_in
-
-from .files import listed
 
 _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./:])", re.IGNORECASE)
 _SHOWN = 16  # keys in a message

@@ -1,4 +1,4 @@
-"""Plain torch networks in and out: modules, state dicts, lists of them, safetensors files <-> batches of tensors.
+"""Plain torch networks in and out: modules, state dicts, lists of them <-> batches of tensors.
 
 A batch of networks is a dict parameter -> ``(B, 1, *shape)`` with the names of its `WeightSpace`: what
 `WeightSpace.pack` takes, and what `network_outputs` runs. ``WeightSpace.from_module`` gives a space with a module's own
@@ -7,36 +7,26 @@ names, so that ``torch.func.functional_call`` takes each network as it is.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.alignment.rounding import is_counter
+from nfn_monomial.checks import require_numbers
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.space.packing import is_counter
 
-from .files import shown
 from .matching import is_ignored, keys_by_name, match_names
-from .tensor_files import PathLike, kind_of, module_state, read_safetensors, read_torch_file, require_numbers
-from .writing import write_whole
 
-SHOWN = 16  # entries in a message
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
 
 __all__ = [
-    "load_checkpoint",
-    "load_safetensors",
     "match_names",
     "network_outputs",
-    "read_torch_file",
-    "save_safetensors",
+    "stack_labelled",
     "stack_networks",
     "unstack_networks",
 ]
@@ -76,7 +66,7 @@ def stack_networks(
         networks = [networks]
     given = list(networks)
     labels = [f"network {i} of {len(given)}" for i in range(1, len(given) + 1)]
-    return _stack(list(zip(labels, given, strict=True)), space, names, ignore)
+    return stack_labelled(list(zip(labels, given, strict=True)), space, names, ignore)
 
 
 def unstack_networks(
@@ -142,108 +132,7 @@ def network_outputs(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor 
     return outputs
 
 
-def load_safetensors(
-    paths: PathLike | Iterable[PathLike],
-    space: WeightSpace,
-    *,
-    names: Mapping[str, str] | None = None,
-    ignore: str | Collection[str] = (),
-) -> dict[str, Tensor]:
-    """Safetensors files, one network each, -> parameter of the space -> ``(B, 1, *shape)``, on the CPU.
-
-    Args:
-        paths: one file, or any number.
-        space: the networks' weight space.
-        names: as in `stack_networks`, as is ``ignore``.
-        ignore: keys or patterns to leave out.
-
-    Raises:
-        FileNotFoundError: if a file does not exist.
-        ValueError: naming the file, if it is truncated or no safetensors file; otherwise as in `stack_networks`,
-            with the file's name.
-        TypeError: as in `stack_networks`.
-    """
-    networks = [(str(file), read_safetensors(file)[0]) for file in _files(paths)]
-    return _stack(networks, space, names, ignore)
-
-
-def save_safetensors(
-    tensors: Mapping[str, Tensor],
-    paths: PathLike | Iterable[PathLike],
-    space: WeightSpace,
-    *,
-    names: Mapping[str, str] | None = None,
-) -> None:
-    """Write each network of a batch to a safetensors file of its own, as `load_safetensors` reads it.
-
-    A file appears under its name only when it is complete. Missing folders are made.
-
-    Args:
-        tensors: parameter -> ``(B, 1, *shape)``.
-        paths: ``B`` different files.
-        space: the networks' weight space.
-        names: parameter of the space -> key in the files; its own name by default.
-
-    Raises:
-        ValueError: if there are not as many paths as networks, and as in `unstack_networks`; nothing is written then.
-    """
-    files, states = _files(paths), unstack_networks(tensors, space, names=names)
-    different = len({file.resolve() for file in files})
-    if not different == len(files) == len(states):
-        raise InvalidValueError(
-            f"{len(states)} networks need as many different paths; {different} of {len(files)} given"
-        )
-    for file, state in zip(files, states, strict=True):
-        write_whole(file, functools.partial(safetensors.torch.save_file, state, metadata={"format": "pt"}))
-
-
-def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Collection[str] = ()) -> dict[str, Tensor]:
-    """The state dict in a ``.pt`` or ``.pth`` file, on the CPU, read without importing or calling what it names.
-
-    Of a module that was saved whole, the state dict that torch would make of it.
-
-    Args:
-        path: the file.
-        key: entry that holds the state dict, where the file holds more than that (``"model"``, ``"state_dict"``).
-        ignore: keys or patterns to drop: a label, an epoch, or anything else that is no tensor.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: naming the file, if it is damaged or holds no state dict.
-    """
-    file = Path(path)
-    content = read_torch_file(file)
-    if key is not None:
-        if not isinstance(content, Mapping) or key not in content:
-            raise InvalidValueError(f"{file} has no entry {key!r}; it holds {_entries(content)}")
-        content = content[key]
-    content = module_state(content) or content
-    if not isinstance(content, Mapping):
-        raise InvalidValueError(
-            f"{file} holds a {kind_of(content)}, no state dict: save one by torch.save(module.state_dict(), path)"
-        )
-    state = {k: v for k, v in content.items() if not is_ignored(str(k), ignore)}
-    other = {k: v for k, v in state.items() if not (isinstance(v, Tensor) and isinstance(k, str))}
-    if other:
-        raise InvalidValueError(
-            f"{file} holds entries that are no tensors: {_entries(other)}. If one of them is the state dict, give "
-            "key=; if not, ignore=(...)"
-        )
-    return state
-
-
-def _files(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    return [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-
-
-def _entries(content: object) -> str:
-    """The first of what a file holds."""
-    if not isinstance(content, Mapping):
-        return kind_of(content)
-    return ", ".join([f"{shown(key)} ({kind_of(value)})" for key, value in itertools.islice(content.items(), SHOWN)])
-
-
-def _stack(
+def stack_labelled(
     networks: Sequence[tuple[str, Any]],
     space: WeightSpace,
     names: Mapping[str, str] | None,
@@ -288,11 +177,11 @@ def _state_of(
         ordered = all(type(part).forward is nn.Sequential.forward for part in parts.values() if part._modules)
         return {key: tensors[key] for key in layers}, ordered
     if not isinstance(network, Mapping):
-        raise InvalidTypeError(f"it is a {kind_of(network)}; a module or a state dict is expected")
+        raise InvalidTypeError(f"it is a {type(network).__name__}; a module or a state dict is expected")
     own = set(keys_by_name(space, names).values())
     state = {key: value for key, value in network.items() if key in own or not is_counter(str(key), network)}
     state = {key: value for key, value in state.items() if not is_ignored(key, ignore)}
-    other = [f"{key!r} ({kind_of(value)})" for key, value in state.items() if not isinstance(value, Tensor)]
+    other = [f"{key!r} ({type(value).__name__})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:
         raise InvalidTypeError(f"no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
     return state, False

@@ -16,9 +16,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from nfn_monomial.adapters.files import open_regular, shown
+from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.reading import parse_json, read_bytes
+from nfn_monomial.tools.files.documents import parse_json, read_bytes
+from nfn_monomial.tools.files.strangers import open_regular
 
 __all__ = ["map_array", "number", "read_json", "read_rows", "whole"]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nfn_monomial.space.trace.operators import OPERATORS
+from nfn_monomial.trace.operators import OPERATORS
 
 PAGE = Path(__file__).parent / "any-network.md"
 PICTURE = PAGE.parent / "images" / "resnet.svg"

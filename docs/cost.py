@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.certificate import certify
-from nfn_monomial.space.trace import derive
+from nfn_monomial.trace import derive
+from nfn_monomial.verify.certificate import certify
 
 PAGE = Path(__file__).parent / "any-network.md"
 PICTURE = PAGE.parent / "images" / "cost.svg"

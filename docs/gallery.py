@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace, normal_form
 from nfn_monomial.errors import MonomialError
-from nfn_monomial.space.trace import derive
+from nfn_monomial.trace import derive
+from nfn_monomial.verify.dead import dead_parts
 
 PAGE = Path(__file__).parent / "gallery.md"
 RECORD = PAGE.parent / "gallery.json"
@@ -281,7 +282,7 @@ def looked_at(name: str) -> Iterator[dict[str, Any]]:
         yield found | {"refused": told(error)}
         return
     found["seconds"] = round(time.process_time() - start, 1)
-    report = derive(module, inputs, kwargs=entry.options).report
+    report = derive(module, inputs, kwargs=entry.options, dead=dead_parts).origin
     left = {f"{x.operation.rsplit(': ')[-1]}: {x.reason}" for x in report.losses if x.symmetry == "permutation"}
     found |= {
         "tensors": len(space.parameters),

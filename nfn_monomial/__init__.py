@@ -2,8 +2,8 @@
 
 The core is pure torch. Its rooms, each of which has more than what is named here: ``space`` (weight spaces, groups and
 features), ``basis`` (which maps are equivariant), ``nn`` (layers), ``canonical`` (canonical forms), ``read``
-(statistics and probes), ``models``, ``alignment`` (two networks in one frame), ``fibre`` (all that leaves a function as
-it is); and ``testing``.
+(statistics and probes), ``models``; and ``testing``. Above it stand ``trace`` (spaces derived from modules), ``verify``
+(spaces tested), ``alignment`` (two networks in one frame) and ``fibre`` (all that leaves a function as it is).
 Every error is a `MonomialError`. Converters live in ``nfn_monomial.adapters``, tools for checkpoints in
 ``nfn_monomial.tools``, experiments in ``nfn_monomial.benchmarks``.
 
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
         GroupElement,
         MonomialMatrix,
         WeightSpace,
-        fold_batchnorm,
-        register_operator,
     )
     from .symmetry import Symmetry, register_activation, symmetry_of
+    from .trace import fold_batchnorm, register_operator
 
 __version__ = "0.1.0"
 
@@ -77,15 +76,36 @@ __all__ = [
     "register_operator",
     "symmetry_of",
 ]
-_ROOMS = ("basis", "canonical", "errors", "fibre", "models", "nn", "read", "space", "symmetry", "alignment")
+_HOMES = {
+    "alignment": ("Alignment", "Comparison", "align", "compare"),
+    "basis": (),
+    "canonical": ("balance", "fingerprint"),
+    "errors": ("MonomialError",),
+    "fibre": ("normal_form",),
+    "models": ("EquivariantNFN", "MonomialNFN"),
+    "nn": (
+        "Canonicalize",
+        "EquivariantLinear",
+        "EquivariantNorm",
+        "GatedActivation",
+        "InvariantPool",
+        "MessagePassing",
+        "PointwiseActivation",
+        "TensorProduct",
+    ),
+    "read": ("InvariantStatistics", "ProbeFeatures"),
+    "space": ("Axis", "Features", "GroupElement", "MonomialMatrix", "WeightSpace"),
+    "symmetry": ("Symmetry", "register_activation", "symmetry_of"),
+    "trace": ("fold_batchnorm", "register_operator"),
+    "verify": (),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _HOMES:
         return import_module(f".{name}", __name__)
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for room in _ROOMS:
-        found = vars(import_module(f".{room}", __name__))
-        globals().update((known, found[known]) for known in __all__ if known in found)
-    return globals()[name]
+    for room, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f".{room}", __name__), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

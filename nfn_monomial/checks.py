@@ -13,6 +13,7 @@ import functools
 import inspect
 import numbers
 import os
+import reprlib
 import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -241,3 +242,51 @@ def _text(kind: Any) -> str:
 def _either(words: Iterable[str]) -> str:
     *before, last = words
     return f"{', '.join(before)} or {last}" if before else last
+
+
+class _Short(reprlib.Repr):
+    """Of containers of other classes the class: their own text may be of any length."""
+
+    def repr_instance(self, value: object, level: int) -> str:
+        return type(value).__name__ if isinstance(value, dict | list | tuple) else super().repr_instance(value, level)
+
+
+_repr = _Short()
+_repr.maxstring = _repr.maxother = _repr.maxlong = 80
+_repr.maxlevel = 3
+
+
+def brief(value: object) -> str:
+    """A value for a message: short and in one line, whatever it is."""
+    if isinstance(value, Tensor):
+        return shown(value)
+    try:
+        return " ".join(_repr.repr(value).split())
+    except ValueError:  # Python prints no integers of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def listed(names: Iterable[object], most: int = 8) -> str:
+    """The first of some names for a message, each of them short."""
+    every = list(names)
+    first = ", ".join(brief(name)[1:-1] if isinstance(name, str) else brief(name) for name in every[:most])
+    return first + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def require_numbers(tensor: object, what: str) -> Tensor:
+    """A dense tensor of finite floating point numbers of 16 to 64 bits.
+
+    Raises:
+        TypeError: naming ``what``, if it is anything else.
+        ValueError: naming ``what``, if a number is NaN or infinite.
+    """
+    if not isinstance(tensor, Tensor) or not is_dense(tensor) or tensor.is_meta:
+        raise InvalidTypeError(f"{what} is {brief(tensor)}, expected a dense tensor that holds its numbers")
+    if tensor.dtype not in FLOATING:
+        way_out = "give real and imaginary parts to a network" if tensor.is_complex() else "convert it by .float()"
+        raise InvalidTypeError(
+            f"{what} has dtype {tensor.dtype}; floating point is expected, of 16, 32 or 64 bits: {way_out}"
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise InvalidValueError(f"{what} holds NaN or infinite values: its training diverged, leave it out")
+    return tensor

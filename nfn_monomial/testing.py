@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from nfn_monomial.checks import AtLeastZero, Count, Floating, Seed, Size, checked
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.running import answers, largest_change, relative_error
 from nfn_monomial.space.axes import field_name
-from nfn_monomial.space.certificate import answers, largest_change, relative_error
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace

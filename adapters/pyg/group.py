@@ -14,7 +14,7 @@ from torch import Tensor
 from nfn_monomial import GroupElement, WeightSpace
 from nfn_monomial.checks import AtLeastZero, Count, Seed, checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import relative_error
+from nfn_monomial.running import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
 from .checks import check_graph, graph_ids, kernel_of

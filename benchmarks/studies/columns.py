@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.benchmarks.data.batches import prepared
 from nfn_monomial.benchmarks.data.formats.own_checkpoints import OwnCheckpoints
 from nfn_monomial.benchmarks.data.networks import accuracies, fingerprint, groups_of
@@ -38,6 +37,7 @@ from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore, TestR
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Trial, sweep
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools import Predictor
+from nfn_monomial.tools.definitions.define import Definition
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model, model_class
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Column

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from nfn_monomial.adapters.files import listed, shown
 from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
+from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import listed
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.files import write_json
+from nfn_monomial.tools.files.folders import write_json
 
 __all__ = ["OPTIONS", "SHIPPED", "Recipe", "read_recipes", "write_recipes"]
 

@@ -100,7 +100,8 @@ run("predict new0.pt new1.pt --predictor results/train/predictor.safetensors --n
 
 # %%
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.modules import load_checkpoint, stack_networks
+from nfn_monomial.adapters.modules import stack_networks
+from nfn_monomial.tools.files.networks import load_checkpoint
 from nfn_monomial.read import InvariantStatistics
 
 space = WeightSpace.from_module(classifier(), images[:8])

@@ -17,12 +17,13 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
+from nfn_monomial.space.packing import is_counter
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align, sizes_of
 from .exact import matched, wide_dtype
 from .outputs import OutputDifference, output_difference
-from .rounding import differing, is_counter, is_scaling, multiplied_by, rounding_of, tolerance
+from .rounding import differing, is_scaling, multiplied_by, rounding_of, tolerance
 from .verdict import Level, Move, Outputs, other_tensors, verdict_on
 
 _KINDS = ("permutation", "scale", "sign")

@@ -14,10 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.read.probes import template_names
 from nfn_monomial.read.sites import sites_of
+from nfn_monomial.running import answers, doubled, inputs_of, largest_change, running, steady_answers
 from nfn_monomial.space import packing
-from nfn_monomial.space.certificate import answers, inputs_of, largest_change, running, steady_answers
 from nfn_monomial.space.groups import GroupElement
-from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .kinship import partnership

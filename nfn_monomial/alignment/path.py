@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.checks import Share, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.space.certificate import evaluating, inputs_of, running
+from nfn_monomial.running import evaluating, inputs_of, running
 
 
 @checked

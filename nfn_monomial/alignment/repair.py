@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import evaluating, inputs_of, running
+from nfn_monomial.running import evaluating, inputs_of, running
 
 from .path import mean_of
 

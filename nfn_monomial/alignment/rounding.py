@@ -26,12 +26,6 @@ def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, leave_out: Co
     return tuple(key for key in keys if not (key in a and key in b and _equal(a[key], b[key])))
 
 
-def is_counter(key: str, keys: Collection[str]) -> bool:
-    """Whether this is the counter of batches of a batch norm, whose running mean is beside it."""
-    module, _, name = key.rpartition(".")
-    return name == "num_batches_tracked" and f"{module}.running_mean".lstrip(".") in keys
-
-
 def _equal(x: Tensor, y: Tensor) -> bool:
     if x.shape != y.shape:
         return False

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nfn_monomial.space.trace.decomposed import is_linear
-from nfn_monomial.space.trace.graph import Program, operation
+from nfn_monomial.trace.decomposed import is_linear
+from nfn_monomial.trace.graph import Program, operation
 
 from .flow import LOOKS_UP, Flow, norm_before
 from .slopes import Slope, Slopes

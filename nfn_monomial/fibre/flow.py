@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from nfn_monomial.space.trace.decomposed import is_linear
-from nfn_monomial.space.trace.graph import Program, operation
-from nfn_monomial.space.trace.operators.reduce import SOFTMAX
+from nfn_monomial.trace.decomposed import is_linear
+from nfn_monomial.trace.graph import Program, operation
+from nfn_monomial.trace.operators.reduce import SOFTMAX
 
 from .sources import Source, Tensors
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from nfn_monomial.space.axes import Axis, combined, flow, powers
 from nfn_monomial.space.packing import cut, joined
 from nfn_monomial.space.specification import Specification
-from nfn_monomial.space.trace.graph import program_of
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
+from nfn_monomial.trace.graph import program_of
 
 from .constants import Constants
 from .slopes import Slopes

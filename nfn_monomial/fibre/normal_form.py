@@ -13,11 +13,11 @@ from torch.utils import _pytree as pytree
 from nfn_monomial.canonical.balance import rescaling
 from nfn_monomial.checks import checked, require
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.running import answers, doubled, inputs_of, largest_change
 from nfn_monomial.space.axes import Axis, powers
-from nfn_monomial.space.certificate import Point, answers, inputs_of, largest_change
 from nfn_monomial.space.packing import cut, joined, pieces, whole
-from nfn_monomial.space.trace.float64 import doubled
 from nfn_monomial.space.weight_space import WeightSpace
+from nfn_monomial.verify.certificate import Point
 
 from .batches import batched
 from .directions import KINDS, SharedTurn, directions_of, mappings_of

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import Point, evaluating
-from nfn_monomial.space.trace.float64 import Float64, doubled
-from nfn_monomial.space.trace.graph import called_with
+from nfn_monomial.running import Float64, called_with, doubled, evaluating
 from nfn_monomial.space.weight_space import WeightSpace
+from nfn_monomial.verify.certificate import Point
 
 Tensors = Mapping[str, Tensor]
 

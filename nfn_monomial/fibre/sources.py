@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.trace.graph import Program, operation
 from nfn_monomial.space.weight_space import WeightSpace
+from nfn_monomial.trace.graph import Program, operation
 
 Tensors = Mapping[str, Tensor]
 

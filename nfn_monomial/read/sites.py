@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.running import answers, disturbed, doubled, largest_change
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, Dim, opposite, segments_of
-from nfn_monomial.space.certificate import answers, largest_change
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
-from nfn_monomial.space.trace.float64 import disturbed, doubled
 from nfn_monomial.space.weight_space import WeightSpace
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

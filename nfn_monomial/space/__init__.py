@@ -7,7 +7,6 @@ from .groups import GroupElement
 from .links import End, Link, SharedScale
 from .monomial import MonomialMatrix
 from .specification import Node, Piece, Specification
-from .trace import fold_batchnorm, register_operator
 from .weight_space import WeightSpace
 
 __all__ = [
@@ -29,6 +28,4 @@ __all__ = [
     "SymmetryLike",
     "WeightSpace",
     "field_name",
-    "fold_batchnorm",
-    "register_operator",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -296,3 +296,9 @@ def concrete(tensors: Iterable[Tensor]) -> bool:
 def wide(x: Tensor) -> Tensor:
     """float16, which ends at 65504, as float32, for what is computed on the way; other dtypes as they are."""
     return x.float() if x.dtype == torch.float16 else x
+
+
+def is_counter(key: str, keys: Collection[str]) -> bool:
+    """Whether this is the counter of batches of a batch norm, whose running mean is beside it."""
+    module, _, name = key.rpartition(".")
+    return name == "num_batches_tracked" and f"{module}.running_mean".lstrip(".") in keys

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from nfn_monomial.checks import Device, Size, Within, checked, require, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
-from .axes import Axis, Dim, Sum, each_axis, flatten_dims, flow
-from .certificate import Certificate, Part, inputs_of
-from .certificate import certify as require_kept
+from .axes import Axis, Dim, each_axis
 from .features import Features, Layout, Types
 from .folding import Folding, layout_of
 from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
 from .groups import GroupElement, random_element
-from .report import Drawing, draw, explain
-from .specification import TAKEN, Node, Specification
-from .trace import Loss, Report, derive
+from .origin import Origin
+from .specification import Node, Specification
 from .written import read, written
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from nfn_monomial.report import Drawing
 
 
 class WeightSpace(Specification):
@@ -51,6 +50,7 @@ class WeightSpace(Specification):
         links: which parameter leads from which node to which, see `Link`.
         dead, ties: as given, or as `from_module` has found them.
         layout: of its `Features`.
+        origin: what deriving and testing it has shown, where `from_module` made it.
 
     Raises:
         ValueError: if an axis names an unknown node, a FIXED node has no size, or a name cannot be used.
@@ -74,9 +74,7 @@ class WeightSpace(Specification):
         ties: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(nodes, parameters, label=label, dead=dead, ties=ties)
-        self._report: Report | None = None
-        self._tested = ""
-        self._lost: list[tuple[Sequence[Part], str]] = []  # to other sizes of inputs
+        self.origin: Origin | None = None
         self._folding = Folding(self, {name: piece.dims for name, piece in self.pieces.items()})
         self.layout, self.segments = self._folding.layout, self._folding.segments
 
@@ -149,7 +147,6 @@ class WeightSpace(Specification):
         return cls.sequential(symmetry=symmetry, io_symmetry=io_symmetry, **spec_geometry(network_spec))
 
     @classmethod
-    @checked
     def from_module(
         cls,
         module: nn.Module | ExportedProgram,
@@ -164,7 +161,7 @@ class WeightSpace(Specification):
         The module is exported in eval mode (``torch.export``); every operator says which dimensions of its tensors are
         the same neurons, and what it demands of their scales and signs; the solutions are the gauges, see `derive`.
         What an operator is not known to keep is left out, which `explain` tells. Then random group elements must leave
-        alone what the network computes, see `nfn_monomial.space.certificate.certify`. That is a test: what it cannot
+        alone what the network computes, see `nfn_monomial.verify.certificate.certify`. That is a test: what it cannot
         see is in docs/any-network.md.
 
         Args:
@@ -193,49 +190,9 @@ class WeightSpace(Specification):
         >>> space.describe("2.weight"), space.group_dimension
         ('2.weight (B, C, 1, layer0=8)', 8)
         """
-        name, program = type(module).__name__, module
-        if isinstance(module, ExportedProgram):
-            if example_inputs is None:
-                example_inputs, kwargs = module.example_inputs or ((), {})
-            module = module.module(check_guards=False)
-        inputs = () if example_inputs is None else inputs_of(example_inputs)
-        examples = (inputs, kwargs)
-        if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
-            if certify is True:
-                raise InvalidValueError(
-                    f"{name} is on the meta device, where nothing can be tested: certify=False, or certify=net with a "
-                    "narrower module of the same class that has values"
-                )
-            examples = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), examples)
-        nodes, parameters, report, ties = derive(
-            program, examples[0], kwargs=examples[1], frozen=frozen, dead=certify is True
-        )
-        dead = [found.parameter for found in report.dead if not found.left_out]
-        space = cls(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
-        space._report, space._tested = (
-            report,
-            (
-                "Not tested, and parameters that do not matter to the function were not looked for: "
-                "from_module(..., certify=False)"
-            ),
-        )
-        if isinstance(certify, nn.Module):
-            return _as_tested(space, cls.from_module(certify, inputs, kwargs=kwargs, frozen=frozen))
-        if certify:
-            ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in report.nodes}
+        from nfn_monomial.from_module import from_module
 
-            def shrink(parts: Sequence[Part], where: str) -> Callable[..., GroupElement]:
-                nonlocal space
-                lost = [*space._lost, (parts, where)]
-                space = _without(space, parts, where)
-                space._lost = lost
-                return space.sample
-
-            tested = require_kept(
-                module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})", shrink=shrink
-            )
-            space._tested = _in_words(tested)
-        return space
+        return from_module(module, example_inputs, kwargs=kwargs, certify=certify, frozen=frozen)
 
     def to_json(self) -> dict[str, Any]:
         """All that the constructor takes, as JSON holds it; `from_json` is the exact inverse.
@@ -289,13 +246,17 @@ class WeightSpace(Specification):
         and which parameters do not matter or are not read. Repeated blocks are one line; of what does not fit two
         screens, also those of other sizes, unless it is to be ``full``. Then each parameter that is not read is named.
         """
-        return explain(self, self._report, self._tested, full=full)
+        from nfn_monomial.report import explain
+
+        return explain(self, self.origin, full=full)
 
     def draw(self) -> Drawing:
         """The space as an SVG picture: nodes on the left, the tensors that join them on the right, charges between.
 
         Tensors with one axis stand in their node's box. Notebooks show the picture; ``save(path)`` writes it.
         """
+        from nfn_monomial.report import draw
+
         return draw(self)
 
     def uncharged(self) -> WeightSpace:
@@ -414,109 +375,6 @@ class WeightSpace(Specification):
         """
         known = self.declared(sizes)
         return random_element(self, known, scale_range=scale_range, batch=batch, generator=generator, device=device)
-
-
-def _without(space: WeightSpace, parts: Sequence[Part], where: str) -> WeightSpace:
-    """A derived space without parts of its group, which do not hold at other sizes of inputs than the example's."""
-    lost: dict[str, dict[int, Symmetry]] = {}  # node -> gauge -> what is left of it
-    fixed, dead = set[str](), {part.node for part in parts if part.kind == "dead"}
-    for name, kind, n in parts:
-        if kind == "permutation":
-            fixed.add(name)
-        elif kind != "dead":
-            gauge = lost.setdefault(name, {}).get(n, space.nodes[name].gauges[n])
-            lost[name][n] = gauge & (Symmetry.SIGN if kind == "scale" else Symmetry.SCALE)
-    # Neurons that are nested in others cannot stay where they are: they become sizes, with all that is nested in them.
-    sizes = {n for n in space.nodes if any(a in fixed and a in space.nesting for a in space.ancestry(n))}
-    nodes, entries, taken = dict[str, Node](), dict[str, str](), {*space.nodes, *TAKEN}
-    for name, node in space.nodes.items():
-        node = node._replace(gauges=tuple(lost.get(name, {}).get(n, gauge) for n, gauge in enumerate(node.gauges)))
-        if name in fixed and name not in sizes:
-            nodes[name] = Node((Symmetry.FIXED,), node.size)
-            if node.scales or node.flips:  # of single entries, which stay where they are
-                entries[name] = next(
-                    n for n in (f"{name}_entries{'_' * i}" for i in range(len(taken) + 1)) if n not in taken
-                )
-                nodes[entries[name]] = Node(node.gauges, 1, name)
-        elif name not in sizes:
-            nodes[name] = node
-
-    def change(axis: Axis) -> list[Axis | int]:
-        if axis.node in sizes:
-            return [space.sizes()[axis.node]]
-        if axis.node not in fixed:
-            return [axis]
-        still = Axis(axis.node, (flow(axis.charge) > 0) - (flow(axis.charge) < 0))
-        return [still, Axis(entries[axis.node], axis.charge)] if axis.node in entries else [still]
-
-    parameters = {name: tuple(each_axis(dim, change) for dim in dims) for name, dims in space.parameters.items()}
-    left = [piece for piece in space.dead if piece not in dead]
-    found = WeightSpace(nodes, parameters, label=space.label, dead=left, ties=space.ties)
-    losses = [Loss(name, kind, where, "holds at the example's sizes only") for name, kind, _ in parts if kind != "dead"]
-    if (report := space._report) is not None:
-        mattering = tuple(d for d in report.dead if d.left_out or d.parameter not in dead)
-        report = dataclasses.replace(report, losses=(*report.losses, *dict.fromkeys(losses)), dead=mattering)
-    found._report = report
-    return found
-
-
-def _as_tested(space: WeightSpace, narrower: WeightSpace) -> WeightSpace:
-    """A derived space, as what was found of a narrower module of the same class says it of this one, too."""
-    for parts, where in narrower._lost:
-        space = _without(space, [part for part in parts if part.kind != "dead"], where)
-
-    def erased(dim: Dim) -> object:
-        """A dimension without its sizes."""
-        if isinstance(dim, Sum):
-            return "sum", dim.shared, tuple(map(erased, dim.parts))
-        return tuple([factor if isinstance(factor, Axis) else "size" for factor in flatten_dims((dim,))])
-
-    ours, theirs = (
-        {f"node {name}": (node.gauges, node.parent) for name, node in s.nodes.items()}
-        | {name: tuple(map(erased, dims)) for name, dims in s.parameters.items()}
-        for s in (space, narrower)
-    )
-    if different := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):
-        raise InvalidValueError(
-            f"certify=: {narrower} has another group than {space}: {', '.join(different[:3])} differ. A narrower "
-            "module of the same class, depth and options is expected, with two or more of everything"
-        )
-    found = WeightSpace(space.nodes, space.parameters, label=space.label, dead=narrower.dead, ties=space.ties)
-    if space._report is not None and narrower._report is not None:
-        found._report = dataclasses.replace(space._report, dead=narrower._report.dead)
-    found._tested = (
-        f"{narrower._tested}. All this on a narrower module: {narrower}, {narrower.group_dimension} scalings"
-    )
-    return found
-
-
-def _in_words(tested: Certificate) -> str:
-    """What a certificate says, for `WeightSpace.explain`."""
-    others = tested.elements - (not tested.ties)
-    own = "1 at the module's own weights, " if not tested.ties else ""
-    text = (
-        f"Tested: {tested.elements} random elements of the group changed no output by more than 1e-9 in float64: "
-        f"{own}{others} at random weights, buffers and inputs near these"
-    )
-    sized = [f"{_listed(sorted({n, *ran}))} where the example has {n}" for n, ran, _ in tested.sizes if ran]
-    if sized:
-        text += f". Sizes of inputs that were tested: {'; '.join(sized)}"
-    if alone := [str(n) for n, ran, _ in tested.sizes if not ran]:
-        text += f". Tested at the example's size only: {_listed(alone)}"
-    if large := sorted({size for _, _, sizes in tested.sizes for size in sizes}):
-        text += f". Too large to be tried: {_listed(large)}"
-    if tested.ties:
-        text += (
-            f". Entries that {_listed(tested.ties)} puts in order are equal at the module's own weights, where torch "
-            "takes them by their places: there the group does not keep the outputs"
-        )
-    return text
-
-
-def _listed(items: Sequence[object]) -> str:
-    """``1, 2 and 3``."""
-    *most, last = map(str, items)
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _uncharged(s: WeightSpace) -> WeightSpace:

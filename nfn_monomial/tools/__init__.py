@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .experiments import missing_extra
 
 if TYPE_CHECKING:
-    from nfn_monomial.adapters.definitions import define, read_definition
+    from nfn_monomial.tools.definitions.define import define, read_definition
 
     from .checkpoints.alignments import align_checkpoints
     from .checkpoints.balancing import balance_checkpoint
@@ -38,9 +38,9 @@ _HOMES = {
     "align_checkpoints": ".checkpoints.alignments",
     "balance_checkpoint": ".checkpoints.balancing",
     "compare_checkpoints": ".checkpoints.comparison",
-    "define": "nfn_monomial.adapters.definitions",
+    "define": "nfn_monomial.tools.definitions.define",
     "find_symmetries": ".checkpoints.inspection",
-    "read_definition": "nfn_monomial.adapters.definitions",
+    "read_definition": "nfn_monomial.tools.definitions.define",
 }
 
 

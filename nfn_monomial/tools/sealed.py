@@ -11,10 +11,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.tensor_files import PathLike, open_safetensors
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files.tensors import PathLike, open_safetensors
 
-from .reading import parse_json
+from .files.documents import parse_json
 
 __all__ = ["read_sealed", "seal"]
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 import nfn_monomial
-from nfn_monomial.adapters.files import damaged
 from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.tools.files.strangers import damaged
 
-from .files import write_atomically
+from .files.folders import write_atomically
 from .sealed import read_sealed, seal
 
 __all__ = ["Piece", "Store", "code_of", "digest_of"]

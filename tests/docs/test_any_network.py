@@ -3,7 +3,7 @@
 import torch
 from scripts import script
 
-from nfn_monomial.space.trace import OPERATORS
+from nfn_monomial.trace import OPERATORS
 
 page = script("any_network")
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from nfn_monomial.space.trace.operators.table import OPERATORS
+from nfn_monomial.trace.operators.table import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,7 +14,10 @@ import nfn_monomial
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().splitlines()
 PINNED = dict(line.split("==") for line in CONSTRAINTS if "==" in line)
-MODULES = ("space", "basis", "nn", "canonical", "read", "models", "alignment", "fibre", "errors", "testing")
+MODULES = (
+    "space", "basis", "nn", "canonical", "read", "models", "report", "trace", "verify", "alignment", "fibre", "errors",
+    "testing",
+)  # fmt: skip
 
 
 def read_yaml(path: Path) -> Any:

@@ -20,8 +20,6 @@ from small_cnns import cnn_layout, write_zoo
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.definitions import Definition, read_definition
-from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
 from nfn_monomial.benchmarks.data.formats.base import FORMATS
 from nfn_monomial.benchmarks.data.formats.detection import detect
 from nfn_monomial.benchmarks.data.networks import Corpus
@@ -32,7 +30,9 @@ from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.tools.checkpoints.files import read_checkpoint
-from nfn_monomial.tools.files import write_json
+from nfn_monomial.tools.definitions.define import Definition, read_definition
+from nfn_monomial.tools.files.folders import write_json
+from nfn_monomial.tools.files.networks import load_checkpoint, load_safetensors, save_safetensors
 from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
 
 Facts = dict[str, Tensor | str]

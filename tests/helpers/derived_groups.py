@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.trace import Derivation
+from nfn_monomial.trace import Derivation
 
 __all__ = ["Element", "Of", "error", "outputs", "permutations", "scalings", "signs", "space_of"]
 

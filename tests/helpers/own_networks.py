@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.adapters.definitions import Definition
+from nfn_monomial.tools.definitions.define import Definition
 
 SOURCE = '''
 import torch

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files.strangers import FileError
 
 __all__ = ["FORMATS", "CorpusError", "Format", "Kind", "register_format", "require_folder"]
 

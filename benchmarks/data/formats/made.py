@@ -21,13 +21,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
+from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.tools.files.folders import write_atomically
+from nfn_monomial.tools.files.strangers import damaged
 from nfn_monomial.tools.predictors.architectures import Architecture, architecture_of
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.sealed import read_sealed, seal

@@ -21,14 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.definitions import Definition
-from nfn_monomial.adapters.files import FileError, damaged, listed, shown
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import ColumnTask
+from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import listed
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.tools.checkpoints.files import INDEX, SAFE, TORCH, checkpoints_in
+from nfn_monomial.tools.definitions.define import Definition
+from nfn_monomial.tools.files.documents import parse_json
+from nfn_monomial.tools.files.strangers import FileError, damaged
 from nfn_monomial.tools.predictors.models import MixedInfo
-from nfn_monomial.tools.reading import parse_json
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, require_folder

@@ -24,13 +24,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.chains import layers_of, parameters_of
-from nfn_monomial.adapters.files import FileError, damaged, shown
-from nfn_monomial.adapters.tensor_files import read_torch_file
 from nfn_monomial.benchmarks.data.networks import SIDES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
+from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.definitions.chains import layers_of, parameters_of
+from nfn_monomial.tools.files.strangers import FileError, damaged
+from nfn_monomial.tools.files.tensors import read_torch_file
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, Format, register_format, require_folder

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.files import damaged
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.reading import whole
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files.documents import read_bytes
+from nfn_monomial.tools.files.strangers import damaged
 from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
 from nfn_monomial.tools.predictors.models import NetworkInfo
-from nfn_monomial.tools.reading import read_bytes
 
 from .base import CorpusError, Format, register_format
 from .layout import Layout, cnn_geometry, layers_of, parse_layout, unflatten

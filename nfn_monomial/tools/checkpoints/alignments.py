@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from nfn_monomial import align
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.alignment import align_all, mean_of, repair
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import align_fibres
+from nfn_monomial.tools.files.strangers import FileError
 from nfn_monomial.tools.report import Table
 from nfn_monomial.tools.results import Progress, silent
 

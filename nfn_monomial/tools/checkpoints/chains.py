@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of, space_of
-from nfn_monomial.adapters.definitions import Definition, define
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.adapters.matching import OrderError, in_order
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import function_named, symmetry_of
+from nfn_monomial.tools.definitions.chains import Layer, layers_of, parameters_of, space_of
+from nfn_monomial.tools.definitions.define import Definition, define
+from nfn_monomial.tools.files.strangers import FileError
 
 from .files import Checkpoint
 

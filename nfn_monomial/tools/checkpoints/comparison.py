@@ -9,12 +9,12 @@ from typing import Any, Unpack
 
 import torch
 
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.alignment import Kinship, kinship
 from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.alignment.places import LOOKED_FOR
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files.strangers import FileError
 from nfn_monomial.tools.report import Table
 from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.store import Store

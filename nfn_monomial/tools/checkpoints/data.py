@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
-from nfn_monomial.adapters.imports import called, named
 from nfn_monomial.alignment import mean_measures
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import answers, inputs_of
+from nfn_monomial.running import answers, inputs_of
+from nfn_monomial.tools.definitions.imports import called, named
 
 __all__ = ["Data", "Judge", "Score", "judge_of"]
 

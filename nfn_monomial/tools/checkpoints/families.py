@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial import align, balance
-from nfn_monomial.adapters.loading import tensors_of
 from nfn_monomial.alignment import kinship
 from nfn_monomial.alignment.kinship import related as related_networks
 from nfn_monomial.alignment.places import LOOKED_FOR
@@ -19,6 +18,7 @@ from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.alignment.verdict import Level, Verdict
 from nfn_monomial.fibre import align_fibres
 from nfn_monomial.space import packing
+from nfn_monomial.tools.definitions.loading import tensors_of
 from nfn_monomial.tools.report import Table
 from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.store import Store

@@ -22,12 +22,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import FileError, damaged, foreign, listed, open_regular, shown
 from nfn_monomial.adapters.matching import natural
-from nfn_monomial.adapters.tensor_files import START, Inert, SavedFile, is_saved, kind_of, module_state
+from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import listed
 from nfn_monomial.errors import MissingFileError
-from nfn_monomial.tools.files import write_whole
-from nfn_monomial.tools.reading import parse_json, read_bytes
+from nfn_monomial.tools.files.documents import parse_json, read_bytes
+from nfn_monomial.tools.files.folders import write_whole
+from nfn_monomial.tools.files.strangers import FileError, damaged, foreign, open_regular
+from nfn_monomial.tools.files.tensors import START, Inert, SavedFile, is_saved, kind_of, module_state
 
 __all__ = ["Checkpoint", "checkpoints_in", "entry_names", "files_of", "read_checkpoint", "real_files", "suffix_of"]
 

@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import MonomialError
-from nfn_monomial.space.certificate import answers, largest_change, steady_answers
-from nfn_monomial.space.trace.float64 import doubled
-from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.running import answers, doubled, largest_change, steady_answers
+from nfn_monomial.tools.files.folders import write_atomically
+from nfn_monomial.tools.files.strangers import FileError
 from nfn_monomial.tools.report import Report, Table
 from nfn_monomial.tools.results import Results
 

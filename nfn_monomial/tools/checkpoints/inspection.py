@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial import WeightSpace, balance
-from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow, powers
-from nfn_monomial.space.certificate import certify
 from nfn_monomial.space.specification import Node
+from nfn_monomial.tools.definitions.define import Definition
 from nfn_monomial.tools.quantisers import recipe_of
 from nfn_monomial.tools.report import Table
+from nfn_monomial.verify.certificate import certify
 
 from .findings import Finding
 from .networks import Naming, Network, PathLike, read_architecture, read_networks

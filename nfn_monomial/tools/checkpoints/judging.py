@@ -13,7 +13,7 @@ from nfn_monomial.alignment.comparison import compared
 from nfn_monomial.alignment.outputs import output_difference
 from nfn_monomial.alignment.verdict import Level, Outputs, Verdict, other_tensors, verdict_on
 from nfn_monomial.fibre import FibreComparison, compare_fibres
-from nfn_monomial.space.certificate import largest_change
+from nfn_monomial.running import largest_change
 from nfn_monomial.tools.results import Progress, silent
 
 from .networks import Network

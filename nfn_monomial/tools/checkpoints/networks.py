@@ -23,21 +23,27 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import fingerprint
-from nfn_monomial.adapters.definitions import BATCH, PROGRAM, Definition, DefinitionError, one_value, read_definition
-from nfn_monomial.adapters.files import FileError, damaged, listed
-from nfn_monomial.adapters.folding import folded, unfused
-from nfn_monomial.adapters.imports import arguments_of, named
-from nfn_monomial.adapters.loading import Loaded, described, inert_kind, load_state, tensors_of
 from nfn_monomial.adapters.matching import match_in_order, way_out_of
-from nfn_monomial.adapters.packages import CONFIG, PACKAGES, significant
-from nfn_monomial.alignment.rounding import is_counter
 from nfn_monomial.canonical.fingerprint import STEPS
+from nfn_monomial.checks import listed
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
-from nfn_monomial.space.certificate import answers, largest_change, running, steady_answers
-from nfn_monomial.space.packing import check_tensors
-from nfn_monomial.space.trace.float64 import doubled
-from nfn_monomial.tools.reading import parse_json, read_bytes
+from nfn_monomial.running import answers, doubled, largest_change, running, steady_answers
+from nfn_monomial.space.packing import check_tensors, is_counter
+from nfn_monomial.tools.definitions.define import (
+    BATCH,
+    PROGRAM,
+    Definition,
+    DefinitionError,
+    one_value,
+    read_definition,
+)
+from nfn_monomial.tools.definitions.folding import folded, unfused
+from nfn_monomial.tools.definitions.imports import arguments_of, named
+from nfn_monomial.tools.definitions.loading import Loaded, described, inert_kind, load_state, tensors_of
+from nfn_monomial.tools.definitions.packages import CONFIG, PACKAGES, significant
+from nfn_monomial.tools.files.documents import parse_json, read_bytes
+from nfn_monomial.tools.files.strangers import FileError, damaged
 
 from .chains import NET, chain_of
 from .files import Checkpoint, checkpoints_in, read_checkpoint, real_files, suffix_of

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.adapters.definitions import Definition, define
-from nfn_monomial.adapters.files import FileError, damaged, listed, shown
-from nfn_monomial.tools.reading import parse_json, read_bytes
+from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import listed
+from nfn_monomial.tools.definitions.define import Definition, define
+from nfn_monomial.tools.files.documents import parse_json, read_bytes
+from nfn_monomial.tools.files.strangers import FileError, damaged
 
 from .chains import plant
 from .files import Checkpoint

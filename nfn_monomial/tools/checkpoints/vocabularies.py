@@ -8,9 +8,9 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from nfn_monomial.adapters.definitions import Definition
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.space.axes import Axis
+from nfn_monomial.tools.definitions.define import Definition
+from nfn_monomial.tools.files.strangers import FileError
 
 from .files import Checkpoint, read_checkpoint
 from .networks import Naming, Network, PathLike, read_architecture

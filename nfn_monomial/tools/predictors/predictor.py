@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nfn_monomial.adapters.definitions import Definition, read_definition
-from nfn_monomial.adapters.files import damaged
-from nfn_monomial.adapters.imports import arguments_of
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.fibre import NormalForm
 from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, checkpoints_in, read_checkpoint, real_files
-from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.tools.definitions.define import Definition, read_definition
+from nfn_monomial.tools.definitions.imports import arguments_of
+from nfn_monomial.tools.files.folders import write_atomically
+from nfn_monomial.tools.files.strangers import damaged
 from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.sealed import read_sealed, seal
 from nfn_monomial.tools.store import Store

@@ -11,8 +11,8 @@ from torch import nn
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import NormalForm
+from nfn_monomial.report.explain import folded
 from nfn_monomial.space import WeightSpace
-from nfn_monomial.space.report.explain import folded
 
 from .names import family, named
 from .rotations import rotations_of

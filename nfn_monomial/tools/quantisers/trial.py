@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from nfn_monomial.running import answers, doubled, largest_change
 from nfn_monomial.space import GroupElement, MonomialMatrix, SharedScale, WeightSpace
-from nfn_monomial.space.certificate import Point, answers, largest_change
-from nfn_monomial.space.trace.float64 import doubled
+from nfn_monomial.verify.certificate import Point
 
 __all__ = ["KEPT", "Trial"]
 

@@ -18,11 +18,11 @@ from published_writers import (
 )
 from torch import nn
 
-from nfn_monomial.adapters.definitions import read_definition
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, read_own
 from nfn_monomial.benchmarks.data.networks import accuracies, fingerprint
+from nfn_monomial.tools.definitions.define import read_definition
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 SOURCE = """

@@ -14,9 +14,9 @@ from corpora import check_functions
 from published_writers import Marker
 from torch import nn
 
-from nfn_monomial.adapters.definitions import DefinitionError, read_definition
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
+from nfn_monomial.tools.definitions.define import DefinitionError, read_definition
 
 SOURCE = """
 import torch

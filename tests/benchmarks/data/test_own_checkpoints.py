@@ -11,12 +11,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.benchmarks.data.formats import checkpoints, own_checkpoints
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, OwnCheckpoints
 from nfn_monomial.benchmarks.data.formats.result_tables import number_in
 from nfn_monomial.benchmarks.data.formats.sides import sides_by, sides_drawn, together
+from nfn_monomial.tools.definitions.define import Definition, define
 from nfn_monomial.tools.predictors.networks import Given, match
 
 RUNS, EPOCHS = 10, 3

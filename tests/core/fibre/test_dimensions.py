@@ -9,8 +9,7 @@ from fibres import CASES, generic, null_space
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.fibre import NormalForm, compare_fibres, normal_form
-from nfn_monomial.space.certificate import answers, largest_change
-from nfn_monomial.space.trace.float64 import doubled
+from nfn_monomial.running import answers, doubled, largest_change
 
 
 @functools.cache

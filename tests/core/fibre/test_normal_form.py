@@ -8,8 +8,7 @@ from torch import nn
 from nfn_monomial import balance
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import align_fibres, compare_fibres, normal_form
-from nfn_monomial.space.certificate import answers, largest_change
-from nfn_monomial.space.trace.float64 import doubled
+from nfn_monomial.running import answers, doubled, largest_change
 
 
 @pytest.fixture(scope="module")

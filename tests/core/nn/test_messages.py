@@ -18,8 +18,8 @@ from nfn_monomial import (
 )
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout, neuron_layout
 from nfn_monomial.nn import edges as of_edges
+from nfn_monomial.running import relative_error
 from nfn_monomial.space import Node, Sum
-from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import assert_equivariant, random_element, random_networks
 
 any_networks = all_spaces()

@@ -16,8 +16,7 @@ from networks.oracle import Function, scalings
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.certificate import answers, largest_change
-from nfn_monomial.space.trace.float64 import Float64, doubled
+from nfn_monomial.running import Float64, answers, doubled, largest_change
 
 ANYWHERE = ("graph transformer", "GPS", "mixture model", "diff-pool", "EdgeConv", "NNConv")
 

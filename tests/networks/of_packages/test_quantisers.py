@@ -10,8 +10,8 @@ import pytest
 from invoking import invoke
 from networks.of_packages.architectures import WORDS, language
 
-from nfn_monomial.adapters.definitions import define
 from nfn_monomial.tools import find_symmetries
+from nfn_monomial.tools.definitions.define import define
 
 pytestmark = pytest.mark.networks
 PAGE = (Path(__file__).parents[3] / "docs" / "quantisers.md").read_text(encoding="utf-8")

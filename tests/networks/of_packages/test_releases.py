@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.tools import align_checkpoints, compare_checkpoints
+from nfn_monomial.tools.files.strangers import FileError
 
 pytestmark = pytest.mark.networks
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from own_networks import SOURCE
 
-from nfn_monomial.adapters.definitions import Definition, read_definition
+from nfn_monomial.tools.definitions.define import Definition, read_definition
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from own_networks import mlp, moved, saved, weights
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.tools import align_checkpoints
 from nfn_monomial.tools.checkpoints import alignments
 from nfn_monomial.tools.checkpoints.data import judge_of
+from nfn_monomial.tools.definitions.define import Definition
 
 METHODS = ["as they are", "permutation", "all symmetries"]
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from own_networks import State, saved
 
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import compare_checkpoints, find_symmetries
 from nfn_monomial.tools.checkpoints.networks import read_networks
+from nfn_monomial.tools.files.strangers import FileError
 
 
 def layers(*named: tuple[str, tuple[int, ...]], bias: bool = True) -> State:

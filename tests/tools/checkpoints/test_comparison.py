@@ -11,9 +11,9 @@ from fibres import Attention
 from own_networks import mlp, moved, saved, weights
 from torch import nn
 
-from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints, find_symmetries
+from nfn_monomial.tools.definitions.define import Definition, define
 
 
 def test_the_same_function_in_other_weights_and_another_one(residual: Definition, tmp_path: Path) -> None:

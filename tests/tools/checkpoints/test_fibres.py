@@ -11,11 +11,11 @@ from fibres import GPT, Attention, Llama, LowRank, NormedConvolutions, generic, 
 from own_networks import State, mlp, saved
 from torch import nn
 
-from nfn_monomial.adapters import definitions
-from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.fibre import compare_fibres, normal_form
-from nfn_monomial.space.certificate import answers, largest_change
+from nfn_monomial.running import answers, largest_change
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints, find_symmetries
+from nfn_monomial.tools.definitions import define as definitions
+from nfn_monomial.tools.definitions.define import Definition, define
 
 
 def mixed(state: State) -> State:

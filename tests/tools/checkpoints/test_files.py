@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 from published_writers import Marker
 
-from nfn_monomial.adapters.files import FileError
-from nfn_monomial.adapters.modules import load_checkpoint
 from nfn_monomial.tools.checkpoints.files import checkpoints_in, read_checkpoint, real_files
+from nfn_monomial.tools.files.networks import load_checkpoint
+from nfn_monomial.tools.files.strangers import FileError
 
 STATE = {
     "a.weight": torch.randn(3, 2),

@@ -9,10 +9,10 @@ from own_networks import State, moved, saved
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from nfn_monomial.adapters.definitions import define
-from nfn_monomial.adapters.files import FileError
-from nfn_monomial.adapters.folding import folds_of
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
+from nfn_monomial.tools.definitions.define import define
+from nfn_monomial.tools.definitions.folding import folds_of
+from nfn_monomial.tools.files.strangers import FileError
 
 
 class Net(nn.Module):

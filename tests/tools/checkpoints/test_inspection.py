@@ -9,8 +9,8 @@ import torch
 from own_networks import mlp, saved, weights
 from torch import nn
 
-from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.tools import balance_checkpoint, find_symmetries
+from nfn_monomial.tools.definitions.define import Definition, define
 
 
 def neurons(path: Path, activation: str) -> list[dict[str, Any]]:

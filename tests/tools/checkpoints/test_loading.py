@@ -10,10 +10,10 @@ from own_networks import State, moved, saved
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from nfn_monomial.adapters.definitions import Definition, define
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints, find_symmetries
 from nfn_monomial.tools.checkpoints.networks import read_networks
+from nfn_monomial.tools.definitions.define import Definition, define
+from nfn_monomial.tools.files.strangers import FileError
 
 
 class Scaled(nn.Module):

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn.utils import prune
 
 from nfn_monomial import Symmetry
-from nfn_monomial.adapters.definitions import Definition, DefinitionError, define, read_definition
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools import align_checkpoints, compare_checkpoints
 from nfn_monomial.tools.checkpoints.findings import difference_as_written
 from nfn_monomial.tools.checkpoints.networks import read_architecture, read_networks
+from nfn_monomial.tools.definitions.define import Definition, DefinitionError, define, read_definition
+from nfn_monomial.tools.files.strangers import FileError
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("", ".pt"), ("module.", ".safetensors"), ("net._orig_mod.", ".pt")])

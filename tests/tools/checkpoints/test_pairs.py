@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nfn_monomial.adapters.files import FileError
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
 from nfn_monomial.tools.checkpoints.files import read_checkpoint
 from nfn_monomial.tools.checkpoints.networks import read_networks
 from nfn_monomial.tools.checkpoints.pairs import Adapter
+from nfn_monomial.tools.files.strangers import FileError
 
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
 LAYERS = ("layers.0.q", "layers.1.q")

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from invoking import said
 from own_networks import State, mlp, moved, saved, weights
 
-from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
+from nfn_monomial.tools.definitions.define import Definition, define
 
 MASK = (torch.arange(18).reshape(3, 6) % 3 > 0).float()
 OTHERS: dict[str, State] = {

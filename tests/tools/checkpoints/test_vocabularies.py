@@ -8,9 +8,9 @@ from invoking import said
 from own_networks import State, saved
 from torch import Tensor, nn
 
-from nfn_monomial.adapters.definitions import define
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import compare_checkpoints
+from nfn_monomial.tools.definitions.define import define
 
 X = torch.randint(20, (4, 5))
 

@@ -10,8 +10,8 @@ import decoders
 import pytest
 from torch import nn
 
-from nfn_monomial.adapters.definitions import define
 from nfn_monomial.tools import find_symmetries
+from nfn_monomial.tools.definitions.define import define
 from nfn_monomial.tools.quantisers.trial import KEPT, Trial
 
 QKV = ["re:.*q_proj", "re:.*k_proj", "re:.*v_proj"]

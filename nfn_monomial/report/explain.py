@@ -1,0 +1,298 @@
+"""A weight space in words: its nodes and what acts on them, where symmetry was lost, and why; repetitions folded."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import textwrap
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from nfn_monomial.space.axes import Axis, powers
+from nfn_monomial.space.origin import Loss, Origin
+from nfn_monomial.space.specification import Node, Specification
+from nfn_monomial.symmetry import Symmetry
+
+_MOST = 6  # names in a cell, after folding
+_SCREENS = 100  # lines that two screens hold
+_WIDTH = 118
+Fold: TypeAlias = Callable[[Iterable[str]], list[str]]
+_STILL = (Symmetry.PERMUTATION, Symmetry.FIXED)
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Row(NamedTuple):
+    """Nodes that are alike: of repeated blocks, one for all.
+
+    Attributes:
+        names: of the nodes.
+        nodes: the same.
+        tensors: the parameters on them, by axis, and the charges of the axis that do something.
+    """
+
+    names: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def node(self) -> Node:
+        """The first of them."""
+        return self.nodes[0]
+
+    @property
+    def parent(self) -> str | None:
+        """What they are nested in, without its numbers."""
+        return None if self.node.parent is None else pattern_of(self.node.parent)
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def _merged(rows: Iterable[Row], alike: Callable[[Row], Hashable]) -> list[Row]:
+    groups = _grouped(rows, alike).values()
+    return [Row(*(tuple(itertools.chain.from_iterable(part)) for part in zip(*rows, strict=True))) for rows in groups]
+
+
+def rows_of(space: Specification) -> list[Row]:
+    """The nodes, those of repeated blocks together: alike are those of equal kind whose tensors differ in numbers."""
+    tensors: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in space.nodes}
+    for piece, axes in space.axes.items():
+        inner = {space.nesting.get(axis.node) for axis in axes if isinstance(axis, Axis)}
+        for axis in axes:
+            if isinstance(axis, Axis) and not (axis.node in inner and not any(powers(axis.charge))):
+                tensors[axis.node].append((piece, acting_charges(space.nodes[axis.node], powers(axis.charge))))
+
+    def alike(row: Row) -> Hashable:
+        own = tuple(sorted((pattern_of(piece), charge) for piece, charge in row.tensors))
+        return row.node.gauges, row.node.size, row.parent, own
+
+    return _merged((Row((name,), (node,), tuple(tensors[name])) for name, node in space.nodes.items()), alike)
+
+
+def outlined(rows: Iterable[Row]) -> list[Row]:
+    """Rows with those together that blocks repeat with other sizes, or are read by more blocks than others are.
+
+    Alike are nodes of one kind of symmetry whose first tensor is the same in every block.
+    """
+
+    def alike(row: Row) -> Hashable:
+        first = next((_kind_of(piece) for piece, _ in row.tensors), row.names[0])
+        return row.node.symmetry, row.parent, first
+
+    return _merged(rows, alike)
+
+
+def _kind_of(name: str) -> str:
+    """A parameter's name with the numbers of blocks left out: all but those in its module's own name in a block."""
+    path = name.partition("[")[0].split(".")
+    own = len(path) - 2
+    return ".".join(p if n == own > 0 and not p.isdigit() else pattern_of(p) for n, p in enumerate(path))
+
+
+def ranges(names: Iterable[str]) -> list[str]:
+    """Names that differ in any numbers as one, with all numbers that occur in each place, in whatever combination.
+
+    >>> ranges(["block1.layer1.norm1.bias[0]", "block1.layer2.norm1.bias[1]", "block2.layer1.norm1.bias[0]"])
+    ['block{1-2}.layer{1-2}.norm1.bias[{0-1}]']
+    """
+    found = []
+    for group in _grouped(dict.fromkeys(names), _kind_of).values():
+        places = zip(*(re.findall(r"\d+", name) for name in group), strict=False)
+        numbers = iter([_range(sorted({*map(int, values)}), values[0]) for values in places])
+        found.append(re.sub(r"\d+", lambda match: next(numbers, match[0]), group[0]))  # noqa: B023
+    return found
+
+
+def pattern_of(name: str) -> str:
+    """A name with its numbers left out: what is alike in repeated blocks."""
+    return re.sub(r"\d+", "#", name)
+
+
+def folded(names: Iterable[str]) -> list[str]:
+    """Names that differ in one number written as one, with its range.
+
+    >>> folded(["layer1.0.weight", "layer1.1.weight", "layer1.2.weight", "fc.bias"])
+    ['layer1.{0-2}.weight', 'fc.bias']
+    """
+    found: list[str] = list(dict.fromkeys(names))
+    for place in range(max((len(re.findall(r"\d+", name)) for name in found), default=0)):
+        groups: dict[str, list[str]] = {}
+        for name in found:
+            numbers = list(re.finditer(r"\{[^}]*\}|\d+", name))
+            if place < len(numbers) and numbers[place].group()[0] != "{":
+                a, b = numbers[place].span()
+                groups.setdefault(f"{name[:a]}\0{name[b:]}", []).append(numbers[place].group())
+            else:
+                groups[name] = []
+        found = [
+            key.replace("\0", _range(sorted(map(int, values)), values[0])) if values else key
+            for key, values in groups.items()
+        ]
+    return found
+
+
+def _range(numbers: Sequence[int], alone: str) -> str:
+    """``{0-2,5}``; one number as it is written."""
+    if len(numbers) == 1:
+        return alone
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        first, *rest = [number for _, number in run]
+        parts.append(f"{first}-{rest[-1]}" if rest else f"{first}")
+    return f"{{{','.join(parts)}}}"
+
+
+def group_name(*nodes: Node) -> str:
+    """What acts on nodes: ``S(64) scale x2, sign``; of nested ones, in each of their parent's neurons."""
+    if not nodes[0].permutes:
+        return "fixed"
+    gauges = []
+    for kind in (Symmetry.SCALE, Symmetry.SIGN, Symmetry.MONOMIAL):
+        counts = [node.gauges.count(kind) for node in nodes]
+        if any(counts):
+            gauges.append(kind.name.lower() + ("" if {*counts} == {1} else f" x{_extent(counts)}"))
+    return f"S({_extent([node.size for node in nodes], 'n')})" + (f" {', '.join(gauges)}" if gauges else "")
+
+
+def _extent(numbers: Sequence[int | None], unknown: str = "?") -> str:
+    known = sorted({n for n in numbers if n is not None})
+    return unknown if not known else f"{known[0]}" if len(known) == 1 else f"{known[0]}-{known[-1]}"
+
+
+def explain(space: Specification, origin: Origin | None = None, *, full: bool = False) -> str:
+    """See `WeightSpace.explain`."""
+    rows = rows_of(space)
+    text = _told(space, rows, origin, folded, full=full)
+    lines = text.count("\n") + 1
+    if full or lines <= _SCREENS:
+        return text
+    note = (
+        f"Alike here are blocks of any size, read by any number of others: explain(full=True) tells all, {lines} lines"
+    )
+    return f"{_told(space, outlined(rows), origin, ranges)}\n\n{note}"
+
+
+def _told(space: Specification, rows: Sequence[Row], origin: Origin | None, fold: Fold, *, full: bool = False) -> str:
+    ran = {} if origin is None else {node.name: node.operations for node in origin.nodes}
+    table = [("node", "size", "group", "runs through")]
+    below: list[list[str]] = [["    its tensors, by their charges"]]
+    for row in rows:
+        operations = dict.fromkeys(_kind(op) for name in row.names for op in ran.get(name, ()))
+        tensors = [f"{charge} {_cell(pieces, fold)}".strip() for charge, pieces in by_charge(row).items()]
+        times = f" ({len(row.names)} alike)" if len(row.names) > 1 else ""
+        inside = "" if row.node.parent is None else f" in each of {' '.join(_short([row.node.parent], fold))}"
+        size = _extent([node.size for node in row.nodes])
+        name = " ".join(_short(row.names, fold)) + times
+        table.append((name, size, group_name(*row.nodes) + inside, ", ".join(operations)))
+        below.append([_wrapped(line, "    ") for line in tensors])
+    parts = [_headline(space), _text(table, below)]
+    if space.ties:
+        parts.append(_wrapped(f"Tied: {', '.join(fold(f'{name} to {own}' for name, own in space.ties.items()))}"))
+    if origin is not None:
+        if losses := [loss for loss in origin.losses if loss.reason not in ("input", "output")]:
+            parts.append(_losses(losses, fold))
+        for title, left_out in (("Does not matter to the function", False), ("Not in the space", True)):
+            if those := [found for found in origin.dead if found.left_out == left_out]:
+                reasons = "; ".join(dict.fromkeys(found.reason for found in those))
+                names = [found.parameter for found in those]  # of what is left out each, if all is to be said
+                parts.append(_wrapped(f"{title}: {', '.join(names if full and left_out else fold(names))} ({reasons})"))
+        if origin.unknown:
+            listed = ", ".join(fold(origin.unknown))
+            parts.append(f"Operators without a rule: {listed}; give them one with register_operator(name, rule)")
+        if origin.short:
+            parts.append(
+                _wrapped(
+                    f"Too short to tell: {', '.join(fold(origin.short))}. The example has one place there; what they "
+                    "make is FIXED, and nothing in front of them counts as dead. Give an example with two or more"
+                )
+            )
+        if origin.tested:
+            parts.append(_wrapped(origin.tested))
+    return "\n\n".join(parts)
+
+
+def _kind(operation: str) -> str:
+    """The operator of ``module.path: operator``."""
+    return operation.rsplit(": ", 1)[-1]
+
+
+def _headline(space: Specification) -> str:
+    free = [node for node in space.nodes.values() if node.permutes]
+    known = all(node.size is not None for node in space.nodes.values())
+    scalings = f", {space.group_dimension} independent scalings" if known else ""
+    count = len(space.parameters)
+    return f"{count} parameter tensors on {len(space.nodes)} nodes, {len(free)} of them permuted{scalings}"
+
+
+def _short(names: Sequence[str], fold: Fold) -> list[str]:
+    found = fold(names)
+    return found if len(found) <= 2 else [found[0], f"and {len(found) - 1} more"]
+
+
+def _cell(names: Sequence[str], fold: Fold) -> str:
+    found = fold(names)
+    more = [] if len(found) <= _MOST else [f"{len(found) - _MOST} more"]
+    return ", ".join(found[:_MOST] + more)
+
+
+def by_charge(row: Row, only: Container[str] | None = None) -> dict[str, list[str]]:
+    """Charges as text -> the tensors on a row's nodes that have them; of many gauges it does not matter which."""
+    tensors = (tensor for tensor in row.tensors if only is None or tensor[0] in only)
+    found = _grouped(tensors, lambda tensor: tuple(sorted(q for q in tensor[1] if q))).values()
+    return {charge_text({acting for _, acting in pieces}): [piece for piece, _ in pieces] for pieces in found}
+
+
+def acting_charges(node: Node, charge: Sequence[int]) -> tuple[int, ...]:
+    """Without those that only say which way a network runs."""
+    return tuple([q for gauge, q in zip(node.gauges, charge, strict=True) if gauge not in _STILL])
+
+
+def charge_text(charges: Collection[tuple[int, ...]]) -> str:
+    """Charges that are alike but for the gauge, as ``[+1]``, or ``[+1 in gauge 2]`` where it is the same for all."""
+    first = next(iter(charges))
+    if not first:
+        return ""
+    shown = [
+        f"{q:+d} in gauge {i}" if len(first) > 1 and len(charges) == 1 else f"{q:+d}"
+        for i, q in enumerate(first, 1)
+        if q
+    ]
+    return f"[{', '.join(shown) or '0'}]"
+
+
+def _losses(losses: Sequence[Loss], fold: Fold) -> str:
+    table = [("operation", "cost", "why", "where", "node")]
+    alike = _grouped(losses, lambda loss: (_kind(loss.operation), loss.symmetry, loss.reason))
+    for (kind, cost, reason), found in alike.items():
+        where = [loss.operation.rsplit(": ", 1)[0] for loss in found if ": " in loss.operation]
+        table.append((kind, cost, reason, _cell(where, fold), _cell([loss.node for loss in found if loss.node], fold)))
+    return "What operations cost\n" + _text(table)
+
+
+def _text(table: Sequence[tuple[str, ...]], below: Sequence[Sequence[str]] = ()) -> str:
+    """A table of plain text, with lines below its rows; the widest columns are wrapped until a line fits."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    room = _WIDTH - 2 * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > 12:
+        widths[max(range(len(widths)), key=widths.__getitem__)] -= 1
+    lines = []
+    for i, row in enumerate(table):
+        cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
+        wrapped = itertools.zip_longest(*cells, fillvalue="")
+        lines += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in wrapped]
+        lines += below[i] if below else ()
+        if not i:
+            lines.append("  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _wrapped(line: str, indent: str = "") -> str:
+    return textwrap.fill(
+        line, _WIDTH, initial_indent=indent, subsequent_indent=indent + "    " * bool(indent),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

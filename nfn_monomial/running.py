@@ -1,0 +1,227 @@
+"""Modules run with other weights, in eval mode, and in float64; and how far two answers differ."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nfn_monomial.errors import InvalidValueError, MonomialError
+
+_DEBUG = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+_STEADY = 1e-9  # of answers in float64 to the same inputs
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; behind it, every submodule has the mode back that it had."""
+    modes = [(m, m.training) for m in module.modules()]
+    for m, _ in modes:  # an exported program's module knows no eval()
+        m.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for m, mode in modes:
+            m.training = mode
+
+
+def inputs_of(example_inputs: Any) -> tuple[Any, ...]:
+    """The positional arguments of a module: a tuple or list as it is, anything else as the only one."""
+    return tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
+
+
+def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwargs: Any = None) -> list[Tensor]:
+    """All tensors that a module with these parameters and buffers answers with, in eval mode.
+
+    Where these are in float64, all is computed in it: also what the module casts to narrower types, or creates. Complex
+    answers are handed on as pairs of real numbers. Inputs are copied, as a forward may write to them.
+
+    Raises:
+        ValueError: if it returns no tensor.
+    """
+    whole = all(t.dtype == torch.float64 for t in tensors.values() if t.is_floating_point())
+    mode = Float64() if whole else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    arguments = pytree.tree_map_only(Tensor, torch.clone, (inputs_of(inputs), dict(kwargs or {})))
+    with evaluating(module), mode:
+        found = called_with(module, tensors, *arguments)
+    outputs = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
+    if not outputs:
+        raise InvalidValueError(f"{type(module).__name__} returns no tensor but {type(found).__name__}")
+    return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in outputs]
+
+
+def steady_answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwargs: Any = None) -> list[Tensor]:
+    """`answers`, once it is seen that they can be compared with others.
+
+    Raises:
+        ValueError: as `answers`; if they are others when the module is called again, or not finite.
+    """
+    first, second = (answers(module, tensors, inputs, kwargs) for _ in range(2))
+    name = type(module).__name__
+    alike = [x.shape for x in first] == [x.shape for x in second]
+    defined = alike and all(torch.equal(x.isfinite(), y.isfinite()) for x, y in zip(first, second, strict=True))
+    if not defined or not largest_change(_finite(second), _finite(first)) <= _STEADY:
+        raise InvalidValueError(
+            f"{name} answers otherwise when it is called again on the same inputs, so nothing can be compared: its "
+            "forward is random or keeps a state. Turn that off (F.dropout needs training=self.training), or take "
+            "random numbers as an input"
+        )
+    if not all(bool(t.isfinite().all()) for t in first):
+        raise InvalidValueError(
+            f"outputs of {name} hold NaN or infinite values, of which nothing can be said: give inputs and weights at "
+            "which they are finite, or let it return what it computes before it masks or overflows"
+        )
+    return first
+
+
+def _finite(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same with 0 for what is not finite."""
+    return [torch.where(t.isfinite(), t, 0) for t in tensors]
+
+
+def relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """The largest difference, divided by ``scale``; 0 where there is none, NaN where one is NaN."""
+    error = float((found - expected).detach().abs().max())
+    return error if not error else error / float(scale) if float(scale) else float("inf")
+
+
+def largest_change(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest change of any output, relative to its largest entry; of integers, infinity for any change."""
+    errors = [0.0]
+    for a, b in zip(found, expected, strict=True):
+        if not b.is_floating_point():
+            errors.append(0.0 if torch.equal(a, b) else float("inf"))
+        elif b.numel():
+            errors.append(relative_error(a, b, b.abs().max()))
+    return float("nan") if any(e != e for e in errors) else max(errors)
+
+
+@contextlib.contextmanager
+def running(module: nn.Module, on: str) -> Iterator[None]:
+    """Whatever goes wrong while a module runs is told as one error: modules raise all kinds of them.
+
+    Args:
+        module: that runs.
+        on: what, as ``"the inputs"``.
+
+    Raises:
+        ValueError: with the module's own words.
+    """
+    try:
+        yield
+    except MonomialError:
+        raise
+    except Exception as reason:
+        raise InvalidValueError(f"{type(module).__name__} does not run on {on}: {reason}") from reason
+
+
+def called_with(module: nn.Module, tensors: Mapping[str, Tensor], args: Any = (), kwargs: Any = None) -> Any:
+    """`torch.func.functional_call`, of modules too that have one submodule under two names.
+
+    Tied tensors may be given under any of their names. torch's own ties write to such a submodule twice, and leave it
+    with other tensors than it had.
+    """
+    alike: dict[int, list[str]] = {}  # each submodule once
+    for prefix, part in module.named_modules():
+        for name, own in _tensors_of(part, recurse=False):
+            alike.setdefault(id(own), []).append(f"{prefix}.{name}" if prefix else name)
+    known = {name: id(own) for name, own in _tensors_of(module)}
+    every = {name: t for given, t in tensors.items() for name in alike.get(known.get(given, 0), [given])}
+    return torch.func.functional_call(module, every, args, kwargs, tie_weights=False)
+
+
+def _tensors_of(module: nn.Module, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers under all their names."""
+    yield from module.named_parameters(recurse=recurse, remove_duplicate=False)
+    yield from module.named_buffers(recurse=recurse, remove_duplicate=False)
+
+
+def first_line(reason: Exception) -> str:
+    """The first line of an error that says anything."""
+    return next((line.strip() for line in str(reason).splitlines() if line.strip()), type(reason).__name__)
+
+
+class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Turns casts to other floating types into casts to float64, as those that many norms have inside.
+
+    Casts to complex types are casts to complex128. What is created without a dtype, as the first state of a recurrent
+    layer, is float64 too.
+    """
+
+    supports_higher_order_operators = True
+
+    def __enter__(self) -> Self:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        self._plain = _without_compiler()
+        self._plain.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        torch.set_default_dtype(self._default)
+        self._plain.__exit__(*reason)
+        super().__exit__(*reason)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to keep a compiler out that nobody called, torch would import it, which takes seconds."""
+        return False
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if (dtype := options.get("dtype")) is not None and (dtype.is_floating_point or dtype.is_complex):
+            options["dtype"] = torch.complex128 if dtype.is_complex else torch.float64
+        return operator(*args, **options)
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """`flex_attention` as it is written: else it calls a compiler, which knows no dispatch modes."""
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    before = getattr(flex, _DEBUG, None)
+    if before is None:  # nobody has imported it, or this torch has no such switch
+        yield
+        return
+    setattr(flex, _DEBUG, True)
+    try:
+        yield
+    finally:
+        setattr(flex, _DEBUG, before)
+
+
+def doubled(t: Tensor) -> Tensor:
+    """A copy on the CPU, in float64 where it is floating point."""
+    return t.detach().to("cpu", torch.float64 if t.is_floating_point() else t.dtype, copy=True)
+
+
+def disturbed(t: Tensor, generator: torch.Generator, keep_signs: bool = False, spread: float = 1.0) -> Tensor:
+    """``t`` with normal random numbers of its root mean square added; of 0, as of a fresh layer of its width.
+
+    What is positive throughout, as variances are, stays so: it is multiplied instead. Integers stay as they are.
+
+    Args:
+        t: of any shape.
+        generator: source of randomness.
+        keep_signs: whether every entry is multiplied, by a positive number. Those of 0 become random numbers all the
+            same; positive ones, if no entry is negative.
+        spread: how many times larger the numbers are that are added.
+    """
+    if t.is_complex():
+        return torch.view_as_complex(disturbed(torch.view_as_real(t.resolve_conj()), generator, keep_signs, spread))
+    if not t.is_floating_point() or not t.numel():
+        return t
+    noise = torch.randn(t.shape, dtype=t.dtype, generator=generator)
+    fresh = (t[0] if t.ndim else t).numel() ** -0.5
+    if keep_signs or (spread == 1 and t.ndim < 2 and bool((t > 0).all())):
+        start = noise.abs() if bool((t >= 0).all()) else noise
+        return torch.where(t == 0, fresh * start, t * (noise / 2).exp())
+    size = t.square().mean().sqrt()
+    return t + spread * (size if size > 0 else fresh) * noise

@@ -1,0 +1,98 @@
+"""Where a derived weight space comes from: what its nodes run through, and which symmetries were lost where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from nfn_monomial.symmetry import Symmetry
+
+
+class Part(NamedTuple):
+    """One factor of a group.
+
+    Attributes:
+        node: on whose neurons it acts; the name of a piece, for what does not matter to the function.
+        kind: what it does to them; ``"dead"`` are random numbers in place of that piece.
+        gauge: number of the node's gauge, for scales and signs.
+    """
+
+    node: str
+    kind: Literal["permutation", "scale", "sign", "dead"]
+    gauge: int = 0
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One node.
+
+    Attributes:
+        name: of the node.
+        size: number of its own items.
+        gauges: what acts on each of them.
+        parent: the node that it is nested in.
+        tensors: names of parameters with an axis on it.
+        operations: what it runs through, in order: ``"module.path: operator"``.
+    """
+
+    name: str
+    size: int
+    gauges: tuple[Symmetry, ...]
+    parent: str | None
+    tensors: tuple[str, ...]
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A symmetry that a node does not have, because of one operation.
+
+    Attributes:
+        node: its name.
+        symmetry: ``"permutation"``, ``"scale"`` or ``"sign"``.
+        operation: ``"module.path: operator"``; the name of an input or output where that is the cause.
+        reason: in a few words.
+    """
+
+    node: str
+    symmetry: str
+    operation: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A parameter that does not matter to the function, or is not read at all.
+
+    Attributes:
+        parameter: its name.
+        reason: in a few words.
+        left_out: whether the space is without it.
+    """
+
+    parameter: str
+    reason: str
+    left_out: bool
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What deriving and testing a space said of it, for `WeightSpace.explain`.
+
+    Attributes:
+        nodes: in the order of execution.
+        losses: what the nodes have lost to which operation.
+        dead: parameters that do not matter.
+        unknown: operators without a rule, whose axes are FIXED: ``register_operator`` adds one.
+        short: operations of which the example is too short to tell what they do: ``"module.path: operator"``.
+        tested: how the group was tested, in words.
+        lost: losses that the test made, which a narrower module passes on: parts of the group, and the sizes of inputs.
+    """
+
+    nodes: tuple[NodeReport, ...]
+    losses: tuple[Loss, ...]
+    dead: tuple[Dead, ...]
+    unknown: tuple[str, ...]
+    short: tuple[str, ...] = ()
+    tested: str = ""
+    lost: tuple[tuple[tuple[Part, ...], str], ...] = ()

@@ -1,0 +1,204 @@
+"""Code that a user names: run with the imports that Python would find, and what goes wrong in it told with its place.
+
+A file finds the modules beside it, as in ``python file.py``, and a module of a package those of the working directory,
+as in ``python -m package.module``, while the code runs and no longer.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from nfn_monomial.checks import listed
+from nfn_monomial.errors import InvalidValueError
+
+__all__ = ["FORMS", "SHOWN", "DefinitionError", "arguments_of", "called", "importing", "named", "own_code"]
+
+SHOWN = 6  # names in a message
+FORMS = "module.py:Class, package.module:Class, hf:FOLDER, timm:NAME, torchvision:NAME, or a program's path, net.pt2"
+LIBRARIES = ("<", __file__, *(str(Path(module.__file__ or "").parent) + os.sep for module in (ast, torch)))
+"""Where the files of Python and torch are, and this one: what goes wrong in them is due to their callers."""
+
+
+class DefinitionError(InvalidValueError):
+    """A definition that cannot be read; the message names it, what was found and the way out."""
+
+
+def called(function: Callable[..., Any], text: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    """What a user's function returns.
+
+    Args:
+        function: a class or function.
+        text: its name, as the user gave it.
+        arguments: by keyword; None for one that never gets any.
+
+    Raises:
+        DefinitionError: naming it, if it wants other arguments or fails.
+    """
+    given = arguments or {}
+    with own_code(f"{text} fails"), importing(text):
+        try:
+            return function(**given)
+        except TypeError as error:
+            if reason := _misfit(function, given):
+                way_out = "" if arguments is None else "give its arguments by --net-args width=64,depth=3, or "
+                raise DefinitionError(
+                    f"{text} cannot be called: {reason}: {way_out}name a function that gives the others"
+                ) from error
+            raise
+
+
+def _misfit(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    """Why a function does not take these arguments, and which it takes; nothing if it does, or nobody knows."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return ""
+    try:
+        signature.bind(**given)
+    except TypeError as reason:
+        return f"{reason}; it is {getattr(function, '__name__', '')}{signature}"
+    return ""
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Arguments as ``width=64,depth=3``, or as JSON, ``{"width": 64}``; a value that is none of Python's is a text.
+
+    Raises:
+        DefinitionError: if it is neither.
+    """
+    try:
+        if text.lstrip().startswith("{"):
+            return dict(json.loads(text))
+        source = f"f({text}\n)"
+        call = ast.parse(source, mode="eval").body
+        names = [keyword.arg for keyword in call.keywords] if isinstance(call, ast.Call) else [None]
+        if not isinstance(call, ast.Call) or call.args or None in names or len(set(names)) < len(names):
+            raise ValueError(text)
+        return {str(k.arg): _value(ast.get_source_segment(source, k.value) or "") for k in call.keywords}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DefinitionError(
+            f"--net-args {text}: give arguments by name, as width=64,name='a b', or as JSON, {{\"width\": 64}}"
+        ) from error
+
+
+def _value(text: str) -> Any:
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(SyntaxError, ValueError):
+            return read(text)
+    return text
+
+
+@contextlib.contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Whatever a user's own code raises inside, or that it wants to leave, is told as an error, with its place."""
+    try:
+        yield
+    except DefinitionError:
+        raise
+    except (Exception, SystemExit) as error:
+        way_out = (
+            "; a file finds the modules beside it, package.module:NAME those of the working directory, and both find "
+            "what is installed"
+        ) * isinstance(error, ImportError)
+        raise DefinitionError(f"{what}: {type(error).__name__}: {error}{_place(error)}{way_out}") from error
+
+
+def _place(error: BaseException) -> str:
+    """The last line of a user's own that led to an error."""
+    lines = [
+        f" ({frame.filename}, line {frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(LIBRARIES)
+    ]
+    return lines[-1] if lines else ""
+
+
+def named(text: str, others: tuple[type, ...] = ()) -> tuple[ModuleType, Any]:
+    """What ``module.py:name`` or ``package.module:name`` names, and the Python module that it is in.
+
+    ``others`` are types of what it may be beside a class or a function.
+
+    Raises:
+        DefinitionError: naming what was not found, and what is there.
+    """
+    place, _, name = text.rpartition(":")
+    if not place or not name.isidentifier():
+        raise DefinitionError(f"{text!r} names no network, expected {FORMS}")
+    with importing(text):
+        if place.endswith(".py"):
+            home = _run(Path(place).resolve())
+        else:
+            with own_code(f"{place} cannot be imported, expected {FORMS}"):
+                home = importlib.import_module(place)
+    found = getattr(home, name, None)
+    if not callable(found) and not isinstance(found, others):
+        known = [key for key, value in vars(home).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
+        raise DefinitionError(f"{place} has no class or function {name}; its modules: {listed(known, SHOWN) or 'none'}")
+    return home, found
+
+
+@functools.cache
+def _run(path: Path) -> ModuleType:
+    """The module of a file, which runs once."""
+    if not path.is_file():
+        raise DefinitionError(f"{path}: no such file, expected {FORMS}")
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"  # another file of this name is another
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "its name ends as a Python file's does"
+    assert spec.loader is not None, "files have one"
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there
+    with own_code(f"{path} cannot be run"):
+        spec.loader.exec_module(module)
+    return module
+
+
+_folders: dict[str, Path] = {}  # module that some user's code imported -> the folder in which it was found
+
+
+@contextlib.contextmanager
+def importing(text: str) -> Iterator[None]:
+    """Imports as code has them that a user names so: `named`, and all calls of what it names, run inside of this.
+
+    Raises:
+        DefinitionError: naming the module, if another one of that name was imported from another folder.
+    """
+    place = text.rpartition(":")[0]
+    folder = Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
+
+    def has(name: str) -> bool:
+        return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+    others = {name: other for name, other in _folders.items() if other != folder and has(name)}
+    aside = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in others}
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        tops = {name.partition(".")[0] for name in sys.modules.keys() - before}
+        _folders.update({name: folder for name in tops - others.keys() if has(name)})
+        sys.modules.update(aside)
+    if twice := sorted(tops & others.keys()):
+        raise DefinitionError(
+            f"{text}: {folder} and {others[twice[0]]} both have a module {twice[0]}, and Python imports one of that "
+            "name: give it another name in one of them"
+        )

@@ -1,0 +1,268 @@
+"""Programs of networks: exported and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.running import called_with, first_line
+
+from .decomposed import mutates
+from .operators import MOVING, short
+
+
+@dataclass(frozen=True)
+class Program:
+    """A network's computation.
+
+    Attributes:
+        graph: operations, in order, none of which changes its arguments.
+        parameters: placeholder -> name of a parameter, or of a buffer that may move with these; tied ones share a name.
+        tensors: name -> tensor of every parameter and such buffer.
+        optional: those of these that are in the space only where they move: buffers that are no running statistics.
+        states: placeholder -> shape, for other buffers: whatever a checkpoint holds in them, nothing acts on it.
+        constants: placeholder -> tensor, for constants of the code.
+        unused: names of parameters that no operation reads.
+        values: placeholder -> what stands there in this module and on the example, if that is known.
+    """
+
+    graph: fx.Graph
+    parameters: dict[str, str]
+    tensors: dict[str, Tensor]
+    optional: frozenset[str]
+    states: dict[str, torch.Size]
+    constants: dict[str, Tensor]
+    unused: tuple[str, ...]
+    values: dict[str, Any]
+
+
+@contextlib.contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    modes = [(m, m.training) for m in module.modules()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    for m, _ in modes:  # an exported program's module knows no eval()
+        m.training = False
+    torch.backends.mha.set_fastpath_enabled(False)  # one fused operation for all of an encoder layer
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for m, mode in modes:
+            m.training = mode
+
+
+def program_of(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Tensor | Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    frozen: Collection[str] = (),
+) -> Program:
+    """The program of a module in eval mode, or one that was exported before; ``frozen`` tensors are constants in it.
+
+    Raises:
+        TypeError: for what is neither.
+        ValueError: if it cannot be exported, or a parameter is complex, whole, not finite, or overlaps another.
+    """
+    if isinstance(module, nn.Module):
+        _check(module)
+        args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+        exported = _exported(module, args, dict(kwargs or {}))
+    elif isinstance(module, ExportedProgram):
+        exported = module
+    else:
+        raise InvalidTypeError(f"a module or an exported program is expected, found {type(module).__name__}")
+    if any(mutates(node) or _is_of_vmap(node) for node in exported.graph.nodes):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = exported.run_decompositions({})
+    names = module.state_dict() if isinstance(module, nn.Module) else exported.state_dict
+    return _program(exported, names, frozen)
+
+
+def _is_of_vmap(node: fx.Node) -> bool:
+    """Whether a call begins or ends a `torch.vmap`, whose operators see one network or example of many."""
+    return getattr(node.target, "__name__", "") == "_add_batch_dim"
+
+
+def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+    name = type(module).__name__
+    with _evaluating(module), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:  # on copies of what it may write to; on the meta device there are no values that a forward could look at
+            buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
+            if not any(t.is_meta for t in (*module.parameters(), *buffers.values())):
+                called_with(module, buffers, *pytree.tree_map_only(Tensor, torch.clone, (args, kwargs)))
+        except Exception as reason:
+            raise InvalidValueError(
+                f"{name} does not run on the example inputs, {', '.join(map(_described, args)) or 'none'}: {reason}; "
+                "give inputs as for a call of the module, a tuple for several"
+            ) from reason
+        try:
+            with _silent():
+                return torch.export.export(module, args, kwargs, strict=False)
+        except Exception as reason:
+            found = f"{name} cannot be exported{_place(reason)} ({first_line(reason)})."
+            if "data-dependent" in str(reason):
+                raise InvalidValueError(
+                    f"{found} Python reads a number from a tensor there, as float(t), int(t) or `if t:` do, which "
+                    "torch.export cannot follow: compute with the tensor itself (x * self.scale), write t.item() for "
+                    "float(t) and torch.where for an if, or keep the number as an attribute that is no tensor"
+                    f"{of_experts(module)}"
+                ) from reason
+            raise InvalidValueError(
+                f"{found} torch.export cannot follow control flow that depends on values: write it with torch.where, "
+                "pass what it depends on as a constant, or derive the space of the part of the network that has none. "
+                "Nor does it return what is no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
+                f"{of_experts(module)}"
+            ) from reason
+
+
+def of_experts(module: nn.Module) -> str:
+    """The way out for mixtures of experts of transformers, which compute in one of several ways; else nothing."""
+    settable = any(hasattr(part, "set_experts_implementation") for part in module.modules())
+    if not settable or not any("Experts" in type(part).__name__ for part in module.modules()):
+        return ""
+    return (
+        ". Experts of transformers are computed in several ways: after model.set_experts_implementation('batched_mm') "
+        "they can be exported, and run in float64"
+    )
+
+
+def _check(module: nn.Module) -> None:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.layout is not torch.strided:
+            raise InvalidValueError(
+                f"{name} is a sparse tensor ({tensor.layout}), a dense one is expected: keep its to_dense(), or its "
+                "values, dense, as the parameter, and make the sparse one of these in forward"
+            )
+    spans: dict[int, list[tuple[int, int, str, tuple[Any, ...]]]] = {}
+    for name, tensor in module.named_parameters(remove_duplicate=False):
+        if isinstance(tensor, nn.UninitializedParameter):
+            raise InvalidValueError(f"{name} has no shape yet, as in lazy modules; run the network once before")
+        if not tensor.is_floating_point():
+            raise InvalidValueError(
+                f"{name} has dtype {tensor.dtype}; parameters have to be real floating-point numbers: keep "
+                "torch.view_as_real of a complex one, and take torch.view_as_complex of that in forward"
+            )
+        if tensor.device.type == "meta":
+            continue
+        if not bool(tensor.isfinite().all()):
+            raise InvalidValueError(
+                f"{name} has entries that are NaN or infinite; load finite weights before deriving a space"
+            )
+        begin = int(tensor.storage_offset())
+        end = begin + sum(int((n - 1) * s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((begin, end, name, _identity(tensor)))
+    for found in spans.values():
+        for (_, end, first, one), (begin, _, second, other) in zip(sorted(found), sorted(found)[1:], strict=False):
+            if begin < end and one != other:
+                raise InvalidValueError(
+                    f"{first} and {second} are overlapping views of one tensor; keep that tensor as the parameter and "
+                    "take the views in forward"
+                )
+
+
+def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    if tensor.device.type == "meta":
+        return (id(tensor),)
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def ties_of(module: nn.Module | ExportedProgram, names: Collection[str]) -> dict[str, str]:
+    """Other names in the state dict of tensors that are among ``names`` -> those: of weights that are tied."""
+    state = module.state_dict(keep_vars=True) if isinstance(module, nn.Module) else module.state_dict
+    same = {name: _identity(tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    own = {same[name]: name for name in names if name in same}
+    return {name: own[one] for name, one in same.items() if name not in names and one in own}
+
+
+def _described(found: Any) -> str:
+    return f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without what torch prints of graphs that it cannot finish; its error says what matters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _place(reason: Exception) -> str:
+    """The line of the user's that an error of ``torch.export`` is about, where it says it."""
+    found = re.search(r'call raised this error:\s+File "(.*)", line (\d+)', str(reason))
+    return f" at line {found[2]} of {found[1]}" if found else ""
+
+
+def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection[str] = ()) -> Program:
+    graph = exported.graph
+    moving = {
+        str(node.args[n])
+        for node in graph.nodes
+        for n in MOVING.get(operation(node), ())
+        if node.op == "call_function" and len(node.args) > n and isinstance(node.args[n], fx.Node)
+    }
+    users = {node.name: len(node.users) for node in graph.nodes if node.op == "placeholder"}
+    parameters, tensors, optional, states, constants, unused = {}, {}, set[str](), {}, {}, []
+    first: dict[tuple[Any, ...], str] = {}
+    order = {name: n for n, name in enumerate(names)}  # of tied ones the first name is kept
+    for spec in sorted(exported.graph_signature.input_specs, key=lambda s: order.get(s.target or "", len(order))):
+        place, name = spec.arg.name, spec.target
+        if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or name is None:
+            continue
+        known = exported.state_dict.get(name, exported.constants.get(name))
+        assert isinstance(known, Tensor), "an exported program has all its tensors"
+        if name in frozen:  # of which nothing is known, as other modules have other ones; but what they are in this one
+            states[place], constants[place] = known.shape, known.detach().cpu()
+            continue
+        moves = spec.kind is InputKind.BUFFER and spec.persistent and known.is_floating_point()
+        if spec.kind is InputKind.PARAMETER or moves:
+            own = first.setdefault(_identity(known), name)
+            if users[place]:
+                parameters[place] = own
+                tensors[own] = known
+                if moves and place not in moving and own == name:
+                    optional.add(name)
+            elif spec.kind is InputKind.PARAMETER and own == name:
+                unused.append(name)
+        elif spec.kind is InputKind.BUFFER:
+            states[place] = known.shape
+        else:
+            constants[place] = known.detach().cpu()
+    tensors = {name: tensors[name] for name in sorted(tensors, key=lambda n: order.get(n, len(order)))}
+    left = tuple(n for n in unused if n not in tensors)
+    known, specs = exported.state_dict | exported.constants, exported.graph_signature.input_specs
+    values = {spec.arg.name: known[spec.target] for spec in specs if spec.target in known}
+    examples = pytree.tree_leaves(exported.example_inputs or ())
+    places = [node.name for node in graph.nodes if node.op == "placeholder" and node.name not in values]
+    values |= dict(zip(places, examples, strict=False)) if len(places) == len(examples) else {}
+    return Program(graph, parameters, tensors, frozenset(optional), states, constants, left, values)
+
+
+def operation(node: fx.Node) -> str:
+    """The name of a node's operator, as the table of rules has it."""
+    return short(str(node.target))
+
+
+def label(node: fx.Node) -> str:
+    """A node's operator and the module that it is in, for reports."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0].split("@")[0] if stack else ""
+    return f"{path}: {operation(node)}" if path else operation(node)

@@ -1,0 +1,175 @@
+"""Rules of functions that act entry by entry: activations, arithmetic, comparisons, choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nfn_monomial.symmetry import FUNCTIONS
+from nfn_monomial.trace.algebra.moves import Operand, Run
+from nfn_monomial.trace.algebra.values import UNIT, Value
+
+from .table import operator
+
+_LINEAR = "neg contiguous clone detach alias lift_fresh_copy dropout native_dropout to _to_copy"
+_ANY = "isnan isinf"
+_KINDS = {(1, None): "homogeneous", (1, 0): "absolute", (None, 1): "odd", (None, 0): "even", (None, None): "any"}
+
+
+def _enter(name: str, kind: Any, *, zero: bool = False) -> None:
+    def rule(run: Run, x: Value, *_: Any, **__: Any) -> Value:
+        return run.unary(x, kind, zero=zero)
+
+    operator(name)(rule)
+
+
+for _name, _parity in FUNCTIONS.items():
+    if hasattr(torch.ops.aten, _name) and _parity[:2] in _KINDS:
+        _enter(_name, _KINDS[_parity[:2]], zero=_parity.zero)
+for _name in _ANY.split():
+    _enter(_name, "any")
+operator("sqrt")(lambda run, x: run.power(x, 0.5))
+operator("rsqrt")(lambda run, x: run.power(x, -0.5))
+operator("reciprocal")(lambda run, x: run.power(x, -1))
+
+
+@operator(*_LINEAR.split(), bundles=True, linear=True)
+def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
+    return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
+
+
+@operator("add", "sub")
+def _add(run: Run, a: Operand, b: Operand, *, alpha: float = 1) -> Value:
+    return run.add(a, b) if alpha else run.operand(a)
+
+
+@operator("mul")
+def _mul(run: Run, a: Operand, b: Operand) -> Value:
+    if isinstance(b, Value) and isinstance(a, Value):
+        return run.multiply(a, b)
+    x, number = (a, b) if isinstance(a, Value) else (b, a)
+    assert isinstance(x, Value), "a product of numbers is no operation of a graph"
+    return x if number else run.constant(torch.zeros(x.shape))
+
+
+@operator("div")
+def _div(run: Run, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
+    out = run.multiply(a, b, exponent=-1) if isinstance(b, Value) else run.operand(a)
+    return out if rounding_mode is None else run.unary(out, "any")
+
+
+@operator("pow")
+def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
+    if isinstance(x, Value) and not isinstance(exponent, Value):
+        return run.power(x, exponent)
+    a, b = run.operand(x), run.operand(exponent)
+    for part in (a, b):
+        run.vanish(part, reason="neither odd nor homogeneous in both")
+    return _nonzero(run.multiply(a, b))
+
+
+@operator("fmod", "remainder")
+def _remainder(run: Run, a: Operand, b: Operand) -> Value:
+    return run.add(a, b)
+
+
+@operator("hypot")
+def _hypot(run: Run, a: Value, b: Value) -> Value:
+    return run.unary(run.add(a, b), "absolute")
+
+
+@operator("atan2")
+def _angle(run: Run, a: Value, b: Value) -> Value:
+    out = run.unary(run.add(a, b), "homogeneous", reason="an angle")
+    return _nonzero(run.kept(out, scale=False))
+
+
+def _nonzero(found: Value) -> Value:
+    """The same where zeros do not lead to zeros."""
+    return replace(found, zero=False)
+
+
+def mask_of(run: Run, found: Value) -> Value:
+    """What may be read off its entries, whatever acts on them."""
+    return _nonzero(run.kept(found, scale=False, sign=False))
+
+
+@operator("maximum", "minimum", "fmax", "fmin")
+def _maximum(run: Run, a: Operand, b: Operand) -> Value:
+    return run.extreme(a, b)
+
+
+@operator("hardtanh")
+def _hardtanh(run: Run, x: Value, low: float = -1, high: float = 1) -> Value:
+    return _clamp(run, x, low, high)
+
+
+@operator("clamp")
+def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any) -> Value:
+    low, high = options.get("min", low), options.get("max", high)
+    for bound in (low, high):
+        if isinstance(bound, Value):
+            x = run.extreme(x, bound)
+    ends = [bound for bound in (low, high) if isinstance(bound, int | float)]
+    if all(end == 0 for end in ends):
+        return run.unary(x, "homogeneous") if ends else x
+    odd = len(ends) == 2 and ends[0] == -ends[1] <= 0
+    return run.unary(x, "odd" if odd else "any", zero=len(ends) == 2 and ends[0] <= 0 <= ends[1])
+
+
+@operator("sign")
+def _sign(run: Run, x: Value) -> Value:
+    return run.kept(x, scale=False)
+
+
+def _compared(*names: str, signs: bool) -> None:
+    """Comparisons; ``signs`` says that they do not change if both sides change their sign."""
+
+    def rule(run: Run, a: Value, b: Operand) -> Value:
+        out = run.add(a, b)  # with a constant, equal forms are none, but for 0
+        run.vanish(out, scale=False, sign=not signs, reason="compared")
+        return mask_of(run, out)
+
+    operator(*names)(rule)
+
+
+_compared("gt", "ge", "lt", "le", signs=False)
+_compared("eq", "ne", signs=True)
+
+
+@operator("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
+def _logical(run: Run, a: Value, b: Operand) -> Value:
+    return mask_of(run, run.multiply(a, b))
+
+
+operator("logical_not", "bitwise_not")(mask_of)
+
+
+@operator("where")
+def where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
+    """Entries of one or the other, which transform alike."""
+    run.vanish(condition, reason="a condition")
+    return run.multiply(run.add(a, b), mask_of(run, condition))
+
+
+@operator("masked_fill")
+def _masked_fill(run: Run, x: Value, mask: Value, number: Operand) -> Value:
+    if isinstance(number, int | float) and number in (float("inf"), float("-inf")):
+        run.vanish(x, scale=False, reason="filled with an infinity")
+        return run.multiply(x, mask_of(run, mask))
+    return where(run, mask, number, x)
+
+
+def along(found: Value, rank: int) -> Value:
+    """A vector over channels as a tensor that broadcasts."""
+    return replace(found, dims=(UNIT, found.dims[0], *[UNIT] * (rank - 2)))
+
+
+@operator("prelu", "_prelu_kernel")
+def _prelu(run: Run, x: Value, slope: Value) -> Value:
+    run.vanish(slope, reason="a slope")
+    if len(slope.dims) == 1 and len(x.dims) > 1:
+        slope = along(slope, len(x.dims))
+    return run.unary(run.multiply(x, _nonzero(run.settle(slope, 0))), "homogeneous")
