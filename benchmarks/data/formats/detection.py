@@ -8,14 +8,15 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, cast
 
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.settings import assignment, read_value
 
-from . import checkpoint_folder, made, published_inrs, small_cnn_zoo  # noqa: F401  (which register their formats)
 from .base import FORMATS, CorpusError, Kind, require_folder
 
 __all__ = ["detect", "load_generalization", "load_inr", "option_names"]
@@ -26,6 +27,9 @@ COMMANDS: dict[Kind, tuple[str, str]] = {
 }
 CALLBACK = "on_progress"  # which is no option that a user gives
 SHOWN = 8  # entries of a folder in a message
+
+for _module in iter_modules([str(Path(__file__).parent)]):  # every file of this folder registers its formats
+    import_module(f"{__package__}.{_module.name}")
 
 
 def detect(path: str | Path) -> str:
