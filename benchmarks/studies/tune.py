@@ -272,7 +272,7 @@ def _score(trial: optuna.Trial, jobs: Sequence[Job], tell: Callable[[float], Non
     reported: set[int] = set()
     for job in jobs:
         tops.append(-1.0)
-        fitted = train(job.prepare(job.settings), on_epoch=partial(follow, job)).fitted
+        fitted = train(job.prepare(job.settings), on_epoch=partial(follow, job))
         scores.append(crossed(epoch.metrics for epoch in fitted.history if epoch.metrics))
     return statistics.fmean(scores)
 

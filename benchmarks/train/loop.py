@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,20 +128,12 @@ def fit(
 
 @dataclass
 class _State:
-    """Where a training stands after an epoch, besides the model and the optimiser."""
+    """The state of a training after an epoch, besides the model and the optimiser."""
 
     history: list[Epoch] = field(default_factory=list)
     best: int = 0  # number of the best epoch
     best_model: dict[str, Tensor] = field(default_factory=dict)
     average: list[Tensor] = field(default_factory=list)  # of the parameters, if one is asked for
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "history": [asdict(epoch) for epoch in self.history]}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], device: torch.device) -> _State:
-        moved = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, dict(values))
-        return cls(**{**moved, "history": [Epoch(**epoch) for epoch in moved["history"]]})
 
 
 class _Leaves(nn.Module):
@@ -185,49 +176,76 @@ class _Training:
     def run(self, on_epoch: Callable[[Epoch], None], checkpoint: Checkpoint | None) -> FitResult:
         if checkpoint is not None:
             self._resume(checkpoint)
-        state = self.state
-        for epoch in state.history:
+        config, state = self.config, self.state
+        history = state.history
+        for epoch in history:
             on_epoch(epoch)
-        while not self._over():
-            self._end_epoch(*self._train_epoch())
-            if checkpoint is not None and checkpoint.due:
-                self._save(checkpoint)
-            on_epoch(state.history[-1])
-        peak = self._measure()
+        while not history or (
+            history[-1].number < config.epochs
+            and history[-1].number - state.best < (config.patience or config.epochs)
+            and math.isfinite(history[-1].train_loss)
+        ):
+            self._train_and_validate()
+            if checkpoint is not None and checkpoint.due and self.fabric.is_global_zero:
+                stated = {**vars(state), "history": [asdict(epoch) for epoch in history]}
+                model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+                checkpoint.save({"model": model, "optimizer": optimizer, "state": stated})
+            on_epoch(history[-1])
+        # One more step, whose result is dropped, for the peak memory.
+        batch = self._batches(1)[0]
+        self.wrapped.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        peak = step_memory(lambda: self._step(batch, 0), self.model, self.optimizer, self.fabric.device)
+        self.optimizer.zero_grad(set_to_none=True)
         self.model.load_state_dict(state.best_model)
         self.model.eval()
         return FitResult(
-            state.history,
-            state.history[state.best - 1],
-            seconds_per_epoch=sorted(e.seconds for e in state.history)[len(state.history) // 2],
-            step_share=sum(e.step_seconds for e in state.history) / sum(e.seconds for e in state.history),
+            history,
+            history[state.best - 1],
+            seconds_per_epoch=sorted(e.seconds for e in history)[len(history) // 2],
+            step_share=sum(e.step_seconds for e in history) / sum(e.seconds for e in history),
             peak_bytes=peak,
-            diverged=not math.isfinite(state.history[-1].train_loss),
+            diverged=not math.isfinite(history[-1].train_loss),
         )
-
-    def _over(self) -> bool:
-        if not self.state.history:
-            return False
-        last, epochs = self.state.history[-1], self.config.epochs
-        waited = last.number - self.state.best
-        return last.number >= epochs or waited >= (self.config.patience or epochs) or not math.isfinite(last.train_loss)
 
     def _batches(self, epoch: int) -> tuple[Tensor, ...]:
         """Numbers of the examples of every batch of an epoch."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
         return torch.split(torch.randperm(len(self.train), generator=generator), self.config.batch_size)
 
-    def _train_epoch(self) -> tuple[float, float, float]:
-        """The mean loss, and the seconds of the pass and of its steps."""
-        epoch = len(self.state.history) + 1
-        total = torch.zeros((), device=self.fabric.device)
+    def _train_and_validate(self) -> None:
+        """Does one epoch, adds it to the history, and keeps the model if the epoch is the best so far."""
+        state, config, fabric = self.state, self.config, self.fabric
+        number = len(state.history) + 1
+        total = torch.zeros((), device=fabric.device)
         self.wrapped.train()
         start = self.clock.now()
-        for i, index in enumerate(self._batches(epoch)):
-            seed_generators(derive_seed(self.seed, epoch, i, self.fabric.global_rank), self.fabric.device)
+        for i, index in enumerate(self._batches(number)):
+            seed_generators(derive_seed(self.seed, number, i, fabric.global_rank), fabric.device)
             total += self._step(index, i) * len(index)
         seconds, step_seconds = self.clock.stop(start)
-        return self.fabric.broadcast(float(total) / len(self.train)), seconds, step_seconds
+        train_loss = fabric.broadcast(float(total) / len(self.train))
+        # If an average of the parameters is asked for, the model has it while it is validated and copied.
+        parameters = list(self.model.parameters()) if state.average else []
+        newest = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            for p, average in zip(parameters, state.average, strict=True):
+                p.copy_(average)
+            start = self.clock.now()
+            due = number % config.validate_every == 0 or number == config.epochs or not math.isfinite(train_loss)
+            metrics: dict[str, float] = {}
+            if due:
+                # One process decides for all, lest they decide differently.
+                scores = self.metrics(predict(self.model, self.val, fabric), self.val.targets)
+                metrics = fabric.broadcast({name: float(value) for name, value in scores.items()})
+            validation_seconds, _ = self.clock.stop(start)
+            state.history.append(Epoch(number, train_loss, metrics, seconds, step_seconds, validation_seconds))
+            best = state.history[state.best - 1].metrics
+            if due and (not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best[self.select])):
+                state.best = number
+                state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+            for p, value in zip(parameters, newest, strict=True):
+                p.copy_(value)
 
     def _step(self, index: Tensor, place: int) -> Tensor:
         """One step on the batch with these numbers, of which this process has its share; ``place``: in its epoch."""
@@ -258,60 +276,18 @@ class _Training:
         self.clock.mark(start)
         return value.detach()
 
-    def _end_epoch(self, train_loss: float, train_seconds: float, step_seconds: float) -> None:
-        state, config = self.state, self.config
-        number = len(state.history) + 1
-        due = number % config.validate_every == 0 or number == config.epochs or not math.isfinite(train_loss)
-        with self._averaged():
-            start = self.clock.now()
-            metrics = self._validate() if due else {}
-            seconds, _ = self.clock.stop(start)
-            state.history.append(Epoch(number, train_loss, metrics, train_seconds, step_seconds, seconds))
-            best = state.history[state.best - 1]
-            if due and (not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best.metrics[self.select])):
-                state.best = number
-                state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-
-    def _validate(self) -> dict[str, float]:
-        found = self.metrics(predict(self.model, self.val, self.fabric), self.val.targets)
-        numbers: dict[str, float] = self.fabric.broadcast({name: float(value) for name, value in found.items()})
-        return numbers  # of one process, lest processes decide differently
-
-    @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """A block in which the model has the average of its parameters, if one is asked for."""
-        parameters = list(self.model.parameters()) if self.state.average else []
-        own = [p.detach().clone() for p in parameters]
-        with torch.no_grad():
-            for p, average in zip(parameters, self.state.average, strict=True):
-                p.copy_(average)
-            yield
-            for p, before in zip(parameters, own, strict=True):
-                p.copy_(before)
-
-    def _measure(self) -> int:
-        """Peak memory of a step, which goes beyond the result."""
-        batch = self._batches(1)[0]
-        self.wrapped.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        peak = step_memory(lambda: self._step(batch, 0), self.model, self.optimizer, self.fabric.device)
-        self.optimizer.zero_grad(set_to_none=True)
-        return peak
-
-    def _save(self, checkpoint: Checkpoint) -> None:
-        if self.fabric.is_global_zero:
-            model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-            checkpoint.save({"model": model, "optimizer": optimizer, "state": self.state.to_dict()})
-
     def _resume(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.load() if self.fabric.is_global_zero else None
-        if saved is not None and _shapes(saved["model"]) != _shapes(self.model.state_dict()):
-            checkpoint.reject("it has other parameters than the model")
-            saved = None
+        if saved is not None:
+            shapes, expected = ({n: t.shape for n, t in s.items()} for s in (saved["model"], self.model.state_dict()))
+            if shapes != expected:
+                checkpoint.reject("it has other parameters than the model")
+                saved = None
         if (saved := self.fabric.broadcast(saved)) is not None:
             self.model.load_state_dict(saved["model"])
             self.optimizer.load_state_dict(saved["optimizer"])
-            self.state = _State.from_dict(saved["state"], self.fabric.device)
+            state = pytree.tree_map(lambda x: x.to(self.fabric.device) if isinstance(x, Tensor) else x, saved["state"])
+            self.state = _State(**{**state, "history": [Epoch(**epoch) for epoch in state["history"]]})
 
 
 def predict(model: nn.Module, data: Data, fabric: Fabric) -> Any:
@@ -338,10 +314,6 @@ def predict(model: nn.Module, data: Data, fabric: Fabric) -> Any:
 def _converted(inputs: Any, fabric: Fabric) -> Any:
     """Inputs as the precision wants them; Fabric by itself looks for tensors in lists and dicts, not in pytrees."""
     return pytree.tree_map(fabric.strategy.precision.convert_input, inputs)
-
-
-def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: t.shape for name, t in state.items()}
 
 
 def _or_lowest(value: float) -> float:

@@ -35,7 +35,6 @@ from nfn_monomial.tools.files.tensors import read_torch_file
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, Format, register_format, require_folder
-from .checkpoints import counter
 
 __all__ = ["DwsFashionInrs", "DwsMnistInrs", "NfnSirens"]
 
@@ -58,6 +57,12 @@ Fits = dict[str, list[Fit]]
 """Files by split."""
 
 
+def _counter(total: int, on_progress: Progress) -> Callable[[], object]:
+    """Returns a function to call after each of ``total`` files."""
+    done = itertools.count(1)
+    return lambda: on_progress(next(done), total)
+
+
 def _corpus(
     folder: Path, parts: Fits, read: Callable[[Path], dict[str, Tensor]], classes: int, info: Mapping[str, Any],
     omega_0: float, gain: float, on_progress: Progress, column_first: bool = False,
@@ -77,7 +82,7 @@ def _corpus(
             f"{like}: layers of {'-'.join(map(str, sizes))} neurons, expected linear ones from 2 coordinates to 1 "
             "channel (28 x 28 pixels) or 3 (32 x 32)"
         )
-    size, step = IMAGE_SIZES[sizes[-1]], counter(sum(map(len, parts.values())), on_progress)
+    size, step = IMAGE_SIZES[sizes[-1]], _counter(sum(map(len, parts.values())), on_progress)
     made: dict[str, Any] = {
         name: InrPart(
             _read_stacked([fit.path for fit in parts[name]], read, like, step),
@@ -392,7 +397,7 @@ class DwsFashionInrs(Format):
             for part in SIDES
         }
         parts["train"] = parts["train"][:limit]
-        step = counter(sum(map(len, parts.values())), on_progress)
+        step = _counter(sum(map(len, parts.values())), on_progress)
         parts = {part: [fit._replace(label=_label(fit.path, step)) for fit in fits] for part, fits in parts.items()}
         read, info = partial(_DWS_READ, ignore=("label",)), {"format": "dws-fashion"}
         return _corpus(folder, parts, read, _classes(parts), info, omega_0, 1.0, on_progress, True)

@@ -15,7 +15,7 @@ from nfn_monomial.tools.files.strangers import damaged
 
 from .base import CorpusError
 
-__all__ = ["Line", "Number", "columns_of", "number_in", "read_table", "require_points", "text_of"]
+__all__ = ["Line", "columns_of", "number_in", "read_table", "require_points", "text_of"]
 
 OBJECTS, LINES = (".json",), (".jsonl", ".ndjson")
 LARGEST = 1e100  # of numbers; a training that left a larger one diverged
@@ -27,13 +27,6 @@ class Line(NamedTuple):
 
     place: str
     cells: dict[str, Any]
-
-
-class Number(NamedTuple):
-    """What a cell says: nothing that can be counted on is None."""
-
-    value: float | None
-    unit: str = ""
 
 
 def read_table(path: Path, form: str) -> list[Line]:
@@ -78,21 +71,23 @@ def text_of(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def number_in(cell: Any) -> Number:
-    """The number in a cell: ``0.931``, ``1e-3``, ``93.1%``, ``0,931``; none where it is empty, NaN or beyond 1e100.
+def number_in(cell: Any) -> tuple[float | None, str]:
+    """Returns the number in a cell, as ``0.931``, ``1e-3``, ``93.1%``, ``0,931``, and its unit: a percent sign or none.
+
+    The number is None if the cell is empty, NaN or beyond 1e100.
 
     Raises:
         ValueError: if it says something else.
     """
     text = text_of(cell)
     if text.lower() in NOTHING:
-        return Number(None)
+        return None, ""
     if isinstance(cell, bool):
         raise ValueError
     unit = "%" if text.endswith("%") else ""
     digits = text.removesuffix("%").strip()
     value = float(digits.replace(",", ".") if re.fullmatch(r"[+-]?\d+,\d+", digits) else digits)
-    return Number(value if abs(value) < LARGEST else None, unit)
+    return (value if abs(value) < LARGEST else None), unit
 
 
 def require_points(column: str, texts: Iterable[str], table: Path) -> None:

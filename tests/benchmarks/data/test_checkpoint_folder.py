@@ -20,7 +20,7 @@ from torch import nn
 
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, read_own
+from nfn_monomial.benchmarks.data.formats.labelled import Request, read_labelled
 from nfn_monomial.benchmarks.data.networks import accuracies, fingerprint
 from nfn_monomial.tools.definitions.define import read_definition
 
@@ -95,15 +95,17 @@ def test_both_uses_read_the_same(tmp_path: Path, net: str) -> None:
     """The format, and what `train` learns from, of one table; a file that cannot be used is an error, or counted."""
     folder = written(tmp_path / "runs", [network() for _ in range(20)])
     (corpus,) = load_generalization(folder, net=net, seed=1).values()
-    asked = Asked(folder, folder / "targets.json", "accuracy", seed=1)
-    own = read_own(asked, lambda arguments: read_definition(net))
+    asked = Request(folder, folder / "targets.json", "accuracy", seed=1)
+    own = read_labelled(asked, lambda arguments: read_definition(net))
     pairs = ((corpus.train, own.corpus.train), (corpus.val, own.corpus.val), (corpus.test, own.corpus.test))
     for parts, others in pairs:
         assert accuracies(parts).tolist() == pytest.approx(accuracies(others).tolist())
     torch.save(network(4).state_dict(), folder / "2.pt")
     with pytest.raises(CorpusError, match=r"targets\.json: 1 files cannot be used, as .*2\.pt"):
         load_generalization(folder, net=net)
-    assert "1 files cannot be used, as " in "\n".join(read_own(asked, lambda arguments: read_definition(net)).notes)
+    assert "1 files cannot be used, as " in "\n".join(
+        read_labelled(asked, lambda arguments: read_definition(net)).notes
+    )
 
 
 def test_arguments_make_a_mixed_set(tmp_path: Path, net: str) -> None:
@@ -115,8 +117,8 @@ def test_arguments_make_a_mixed_set(tmp_path: Path, net: str) -> None:
     assert corpus.mixed
     assert [len(own) for own in (corpus.train, corpus.val, corpus.test)] == [3, 3, 3]
     check_functions(corpus, made, torch.randn(3, 2))
-    asked = Asked(folder, folder / "targets.json", "accuracy", split="split", arguments="arguments")
-    own = read_own(asked, lambda arguments: read_definition(net, arguments=arguments))
+    asked = Request(folder, folder / "targets.json", "accuracy", split="split", arguments="arguments")
+    own = read_labelled(asked, lambda arguments: read_definition(net, arguments=arguments))
     for side, parts in (("train", own.corpus.train), ("test", own.corpus.test)):
         numbers = [round(100 * a) for a in accuracies(parts).tolist()]
         assert [path.parent.name if n % 2 else path.stem for n, path in zip(numbers, own.paths[side], strict=True)] == [

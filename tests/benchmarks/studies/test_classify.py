@@ -14,7 +14,7 @@ from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.classify import classify_report, confusion, plan, scores, sizes_of
 from nfn_monomial.benchmarks.train.runs import Run
-from nfn_monomial.benchmarks.train.sweep import run_job
+from nfn_monomial.benchmarks.train.sweep import test, train
 from nfn_monomial.nn import InputNorm
 from nfn_monomial.tools.predictors.models import build_model
 
@@ -36,7 +36,8 @@ def toy(train: int = 256) -> InrCorpus:
 
 
 def done(config: ClassifyConfig, corpus: InrCorpus) -> list[Run]:
-    return [run_job(job).run for job in plan(config, corpus)]
+    trials = (job.prepare(job.settings) for job in plan(config, corpus))
+    return [test(trial, train(trial), None)[0] for trial in trials]
 
 
 def accuracy(run: Run) -> dict[str, float]:

@@ -23,7 +23,7 @@ from nfn_monomial.benchmarks.studies.predict import (
 )
 from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
-from nfn_monomial.benchmarks.train.sweep import run_job
+from nfn_monomial.benchmarks.train.sweep import test, train
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.architectures import PlainCNN
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
@@ -129,7 +129,8 @@ def test_enormous_inputs_in_bfloat16_do_not_crash_a_model_without_the_symmetry(z
     training = replace(TINY, epochs=1, precision="bf16-mixed")
     config = replace(CONFIG, models=("hnp", "mlp", "monomial"), scales=(1e30,), seeds=(0,), training=training)
     for job in plan(replace(config, train_sets=("original",)), {"relu": zoo}):
-        run = run_job(job).run
+        trial = job.prepare(job.settings)
+        run, _ = test(trial, train(trial), None)
         assert all(math.isfinite(t.metrics["tau"]) and math.isfinite(t.metrics["r2"]) for t in run.tests)
         assert Run.from_json(run.to_json()).tests == run.tests
 

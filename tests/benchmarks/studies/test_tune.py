@@ -133,7 +133,7 @@ def scripted(taus: Sequence[Sequence[float]]) -> Callable[..., Any]:
         for number, tau in enumerate(next(left), start=1):
             history.append(Epoch(number * epochs // 10, 0.0, {"tau": tau, "first": tau, "second": tau}, 0, 0, 0))
             on_epoch(history[-1])
-        return SimpleNamespace(fitted=SimpleNamespace(history=history))
+        return SimpleNamespace(history=history)
 
     return train
 
