@@ -115,7 +115,7 @@ def zoo_make(
 def make_zoo_at(
     folder: Path, device: str, *, kind: ZooKind = "own", overwrite: bool = False, **chosen: Any
 ) -> None:  # fmt: skip
-    """Make a zoo, unless it is there, with a bar."""
+    """Makes a zoo, unless it is there, with a bar."""
     prepare_process()
     from nfn_monomial.benchmarks.make import config
     from nfn_monomial.benchmarks.make.zoo import make_zoo

@@ -39,7 +39,7 @@ class Data:
 
     @property
     def nbytes(self) -> int:
-        """What all inputs take."""
+        """Bytes of all inputs."""
         return sum(t.nbytes for t in pytree.tree_leaves(self.inputs))
 
     def take(self, index: Tensor) -> Data:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.groups import GroupElement
@@ -45,16 +44,6 @@ class TestSet:
 def _drawn(space: WeightSpace, count: int, scale: float, seed: int) -> GroupElement:
     """A random element of the space's group for each of ``count`` networks, with scales in ``[1, scale]``."""
     return space.sample(count, scale_range=(1.0, scale), generator=torch.Generator().manual_seed(seed))
-
-
-def _arranged(elements: Sequence[GroupElement], index: Tensor) -> GroupElement:
-    """Of batches of elements of one group, one after another, those with these numbers."""
-    matrices = {}
-    for node in elements[0].matrices:
-        parts = [element.matrices[node] for element in elements]
-        scales = [torch.cat(scale)[index] for scale in zip(*(m.scales for m in parts), strict=True)]
-        matrices[node] = MonomialMatrix(scales, torch.cat([m.permutation for m in parts])[index])
-    return GroupElement(elements[0].space, matrices)
 
 
 def transform(parts: Parts, scale: float, seed: int) -> Parts:
@@ -111,7 +100,14 @@ def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
             _drawn(part.info.space, count, scale, derive_seed(seed, i, scale))
             for scale, count in zip(scales, counts, strict=True)
         ]
-        element = _arranged(drawn, choice.argsort(stable=True).argsort())
+        # One element for each network: those of all ranges, one after another, brought into the order of `choice`.
+        index = choice.argsort(stable=True).argsort()
+        matrices = {}
+        for node in drawn[0].matrices:
+            batches = [element.matrices[node] for element in drawn]
+            stacked = [torch.cat(scale)[index] for scale in zip(*(m.scales for m in batches), strict=True)]
+            matrices[node] = MonomialMatrix(stacked, torch.cat([m.permutation for m in batches])[index])
+        element = GroupElement(part.info.space, matrices)
         tensors, accuracy = part.networks.tensors, part.networks.accuracy
         both = {name: torch.cat([tensors[name], t]) for name, t in element.act(tensors).items()}
         twice.append(replace(part, networks=Networks(both, torch.cat([accuracy, accuracy]))))

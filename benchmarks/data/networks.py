@@ -1,4 +1,4 @@
-"""Networks to predict the accuracies of: one shape for zoos of one and of many architectures."""
+"""Networks whose accuracies are predicted, in one form for zoos of one and of many architectures."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ class Corpus:
 
     @property
     def mixed(self) -> bool:
-        """Whether only models that read different architectures can be trained on it."""
+        """True if only models that read different architectures can be trained on it."""
         return isinstance(self.info, MixedInfo)
 
     @property
     def scales(self) -> bool:
-        """Whether the group of any network scales."""
+        """True if the group of any network scales."""
         return self._any("scales")
 
     @property
     def flips(self) -> bool:
-        """Whether the group of any network flips signs."""
+        """True if the group of any network flips signs."""
         return self._any("flips")
 
     def _any(self, what: str) -> bool:

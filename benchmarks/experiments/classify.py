@@ -1,4 +1,4 @@
-"""Classifying INRs: which image does a network show (paper Sec. 6.2)?"""
+"""Classifying INRs by the images that they show (paper Sec. 6.2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class InputConfig(Settings):
-    """How networks are prepared, the same for all models; the last three act in training only.
+    """The preparation of networks, the same for all models; the last three act in training only.
 
     Attributes:
         absorb_omega: whether omega_0 goes into the weights.
@@ -46,7 +46,7 @@ class InputConfig(Settings):
 
 @dataclass(frozen=True)
 class Sizes(Settings):
-    """Of the models, where they have them; see `nfn_monomial.benchmarks.models.inr`.
+    """Sizes of the models that have them; see `nfn_monomial.benchmarks.models.inr`.
 
     Attributes:
         hidden: channels of monomial layers.

@@ -102,13 +102,13 @@ class PredictConfig(Settings):
             )
 
     def ranges(self, train_set: TrainSet) -> list[PredictConfig]:
-        """What one train set is made and tested with: this, or with ``per_scale`` each of ``scales`` for itself."""
+        """Returns the configurations of one train set: this one, or with ``per_scale`` one for each of ``scales``."""
         if not self.per_scale or train_set == "original":
             return [self]
         return [replace(self, scales=(s,), augment_scale=s) for s in self.scales]
 
     def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
-        """Whether a model is trained on this set of these networks."""
+        """Returns True if a model is trained on this set of these networks."""
         augments = (self.augmented_models is None or model in self.augmented_models) and (
             self.augmented_activations is None or activation in self.augmented_activations
         )

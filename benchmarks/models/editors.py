@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from nfn.common import NetworkSpec, WeightSpaceFeatures
+from nfn.common import WeightSpaceFeatures
 from nfn.layers import (
     HNPLinear,
     LearnedScale,
@@ -87,7 +87,7 @@ class Editor(nn.Module):
         return self.space.pack(networks)
 
     def fit_inputs(self, prepared: Iterable[Features]) -> None:
-        """Take input statistics from batches of the prepared training networks; called once, before training."""
+        """Takes input statistics from batches of the prepared training networks; called once, before training."""
         if self.canonical:
             self.norm.fit(prepared)
 
@@ -182,13 +182,11 @@ class _PermutationEditor(ChangeEditor):
 
     def __init__(self, siren: Siren, config: EditorConfig) -> None:
         super().__init__(siren, config)
-        self.body = self._body(self.spec, config)
-
-    def _body(self, spec: NetworkSpec, config: EditorConfig) -> nn.Sequential:
+        spec = self.spec
         layers, channels = fourier_front(spec, config.fourier // 2, config.fourier_scale, self.layer is NPLinear)
         for c_in in (channels, *[config.width] * (LAYERS - 1)):
             layers += [self.layer(spec, c_in, config.width), TupleOp(nn.ReLU())]
-        return nn.Sequential(*layers, self.layer(spec, config.width, 1))
+        self.body = nn.Sequential(*layers, self.layer(spec, config.width, 1))
 
     def change(self, networks: Features) -> WeightSpaceFeatures:
         change: WeightSpaceFeatures = self.body(from_tensors(self.space.unpack(networks)))

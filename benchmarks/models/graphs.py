@@ -89,20 +89,17 @@ def store(groups: Sequence[NetworkGroup], kernel: Sequence[int], frame: Sequence
         elif name.endswith("_index"):
             value = value - graph.ptr[graph.batch]
         parts = value.split((edges if name.startswith("edge") else nodes).tolist())
-        stored[name] = _small(pad_sequence(list(parts[:networks]), batch_first=True))
+        padded = pad_sequence(list(parts[:networks]), batch_first=True)
+        if not padded.is_floating_point() and padded.dtype != torch.bool and padded.numel():
+            largest = int(padded.abs().max())
+            sizes = (torch.int8, torch.int16, torch.int32, torch.int64)
+            padded = padded.to(next(t for t in sizes if largest <= torch.iinfo(t).max))
+        stored[name] = padded
     return stored
 
 
 def _zeros(space: WeightSpace, like: Tensor) -> dict[str, Tensor]:
     return {name: like.new_zeros(1, like.shape[1], *shape) for name, shape in space.shapes().items()}
-
-
-def _small(x: Tensor) -> Tensor:
-    """Integers in the smallest type that holds them, as they are many."""
-    if x.is_floating_point() or x.dtype == torch.bool or not x.numel():
-        return x
-    largest = int(x.abs().max())
-    return x.to(next(t for t in (torch.int8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max))
 
 
 def assemble(stored: Prepared) -> Batch:
@@ -113,7 +110,8 @@ def assemble(stored: Prepared) -> Batch:
     values = {"kernel": stored["kernel"]}
     for name, value in stored.items():
         if name not in ("kernel", "counts"):
-            rows = _rows(value, edges if name.startswith("edge") else nodes)
+            counts = edges if name.startswith("edge") else nodes
+            rows = value[torch.arange(value.shape[1], device=value.device) < counts[:, None]]  # without the padding
             values[name] = rows if rows.is_floating_point() or rows.dtype == torch.bool else rows.long()
         if name == "edge_index":
             values[name] = values[name].T + ptr[:-1].repeat_interleave(edges)
@@ -122,11 +120,6 @@ def assemble(stored: Prepared) -> Batch:
     batch = Batch(**values)
     batch.batch, batch.ptr = graph, ptr
     return batch
-
-
-def _rows(padded: Tensor, counts: Tensor) -> Tensor:
-    """``(N, longest, ...)`` -> the first ``counts`` rows of each, one after the other."""
-    return padded[torch.arange(padded.shape[1], device=padded.device) < counts[:, None]]
 
 
 class PNAWithEdges(nn.Module):
@@ -138,7 +131,7 @@ class PNAWithEdges(nn.Module):
         self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
 
     def update(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """What the edges' MLP makes of the nodes ``(N, width)`` and of the edges ``(E, width)``."""
+        """Applies the edges' MLP to the nodes ``(N, width)`` and the edges ``(E, width)``."""
         source, target = edge_index
         edges: Tensor = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
         return edges

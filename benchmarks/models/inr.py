@@ -70,7 +70,7 @@ class SineNetwork(nn.Sequential):
 
 
 def inr_info(siren: Siren) -> NetworkInfo:
-    """What models are told of the networks of a corpus."""
+    """Describes the networks of a corpus for models."""
     return NetworkInfo(siren.space, "sin", lambda: SineNetwork(siren), (2,))
 
 

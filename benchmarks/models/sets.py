@@ -64,9 +64,9 @@ class _TensorSet(Model):
     def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Prepared:
         rows: list[Tensor] = []
         for tensors, space in groups:
-            found = self.statistics(tensors, space)
-            kinds = _kinds(tensors, space).to(found)
-            rows += torch.cat([found, kinds.expand(len(found), -1, -1)], -1)
+            values = self.statistics(tensors, space)
+            kinds = _kinds(tensors, space).to(values)
+            rows += torch.cat([values, kinds.expand(len(values), -1, -1)], -1)
         counts = torch.tensor([len(row) for row in rows], device=rows[0].device)
         return {"tensors": pad_sequence(rows, batch_first=True), "counts": counts}
 
@@ -88,7 +88,7 @@ def _present(tensors: Tensor, counts: Tensor) -> Tensor:
 
 
 def _kinds(tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
-    """What is known of every parameter but its values, ``(parameters, 7)``: its place between the first and the last;
+    """Describes every parameter apart from its values, ``(parameters, 7)``: its place between the first and the last;
     how many axes it has, one, two or more; whether its first axis leads to neurons; logarithms of its numbers of
     entries and of rows.
     """
@@ -123,5 +123,5 @@ class InvariantSet(_TensorSet):
 
     def statistics(self, tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
         """Those of nodes are left out."""
-        found: Tensor = InvariantStatistics(space)(tensors)
-        return found[:, : OF_TENSOR * len(space.parameters)].reshape(len(found), -1, OF_TENSOR)
+        values: Tensor = InvariantStatistics(space)(tensors)
+        return values[:, : OF_TENSOR * len(space.parameters)].reshape(len(values), -1, OF_TENSOR)

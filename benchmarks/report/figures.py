@@ -57,13 +57,13 @@ def draw_learning(
     for ax, (label, value) in zip(axes, curves.items(), strict=True):
         for i, group in enumerate(groups):
             validated = [[epoch for epoch in run.history if epoch["metrics"]] for run in group]
-            found = [[value(epoch) for epoch in epochs] for epochs in validated]
+            lines = [[value(epoch) for epoch in epochs] for epochs in validated]
             numbers = [epoch["number"] for epoch in max(validated, key=len)]
-            shortest = min(map(len, found))
-            mean = np.mean([curve[:shortest] for curve in found], axis=0)
+            shortest = min(map(len, lines))
+            mean = np.mean([curve[:shortest] for curve in lines], axis=0)
             (line,) = ax.plot(numbers[:shortest], mean, label=group[0].label, **look(i), **stroke(bold[i]))
             handles += [line] if ax is axes[0] else []
-            for curve in found if len(found) > 1 else ():
+            for curve in lines if len(lines) > 1 else ():
                 ax.plot(numbers[: len(curve)], curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
         ax.set(xlabel="epoch", ylabel=label)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -76,7 +76,7 @@ def draw_learning(
 
 
 def draw_reconstructions(corpus: InrCorpus, psnr: Callable[[Tensor, Tensor], Tensor]) -> Figure:
-    """Test images (first row) and their reconstructions (second), from the worst to the best of the split.
+    """Draws test images (first row) and their reconstructions (second), from the worst to the best of the split.
 
     Args:
         corpus: networks and the images that they were fitted to.

@@ -1,4 +1,4 @@
-"""Tables of trained models. What ± means is said here, for all of them."""
+"""Tables of trained models, and the meaning of ± in all of them."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Mean:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Mean:
-        found = list(values)
-        error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
-        return cls(statistics.fmean(found), error)
+        numbers = list(values)
+        error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
+        return cls(statistics.fmean(numbers), error)
 
     def show(self, digits: int = 3) -> str:
         mean = f"{self.mean:.{digits}f}"
@@ -64,13 +64,13 @@ class Mean:
 
 
 def over(counts: Iterable[int], unit: str = "seed") -> str:
-    """What numbers and their ± are, in the words of every table and figure; of one alone there is no ±.
+    """Returns the words for means and their ±, the same in every table and figure; a single value has no ±.
 
     Args:
         counts: how many values each mean is of.
     """
-    found = list(counts) or [1]
-    least, most = min(found), max(found)
+    sizes = list(counts) or [1]
+    least, most = min(sizes), max(sizes)
     values = f"{most}" if least == most else f"{least} to {most}"
     return f"one {unit}" if most == 1 else f"mean ± standard error over {unit}s ({values})"
 
@@ -158,7 +158,7 @@ def cost_cells(group: Sequence[Run]) -> tuple[str, ...]:
 
 
 def row_of(group: Sequence[Run], *metrics: str) -> dict[str, Any]:
-    """What ``results.json`` has of runs that differ in their seed alone; metrics by test set."""
+    """Returns the entry of ``results.json`` for runs that differ in their seed alone; metrics by test set."""
     first = group[0]
 
     def mean(metric: str, test: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def count(parameters: int) -> str:
 
 
 def record_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """What ``results.json`` has of every experiment: which runs, of which settings, on which networks and machines.
+    """Returns the part of ``results.json`` that all experiments have: runs, settings, networks and machines.
 
     Raises:
         ValueError: if there are none.

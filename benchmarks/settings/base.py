@@ -77,7 +77,7 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Raise a ValueError if fields do not go together."""
+        """Raises a ValueError if fields do not go together."""
 
 
 @functools.cache
@@ -96,14 +96,14 @@ def _read(value: Any, kind: Any, key: str) -> Any:
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        place = ".".join([key, *(part for part in found["loc"] if isinstance(part, str))])
-        expected = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        if found["type"] == "missing" and isinstance(last := found["loc"][-1], int):
+        details = error.errors(include_url=False)[0]
+        place = ".".join([key, *(part for part in details["loc"] if isinstance(part, str))])
+        expected = details["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        if details["type"] == "missing" and isinstance(last := details["loc"][-1], int):
             expected = f"value {last + 1} is missing"
-        given = repr(found["input"])
-        given = given if len(given) <= SHOWN else f"{given[:SHOWN]}.."
-        raise InvalidValueError(f"{place} is {given}, but {expected}") from None
+        text = repr(details["input"])
+        text = text if len(text) <= SHOWN else f"{text[:SHOWN]}.."
+        raise InvalidValueError(f"{place} is {text}, but {expected}") from None
 
 
 def read_value(text: str, kind: Any, key: str) -> Any:

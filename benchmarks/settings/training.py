@@ -1,4 +1,4 @@
-"""How models are trained, in every experiment."""
+"""The training of models, in every experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class Head(Settings):
-    """What a recipe may set of a model whose answer is an MLP's, of a vector of invariants.
+    """Settings of a recipe for models that answer by an MLP of a vector of invariants.
 
     Attributes:
         heads: number of MLPs, whose answers are averaged.
@@ -39,7 +39,7 @@ class Head(Settings):
 
 @dataclass(frozen=True)
 class TrainConfig(Settings):
-    """How to train. The defaults are the paper's for predicting generalisation (App. D.3).
+    """The training of a model. The defaults are the paper's for predicting generalisation (App. D.3).
 
     Attributes:
         epochs: passes over the training set.

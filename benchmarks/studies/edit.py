@@ -79,7 +79,7 @@ def edit_inrs(
     store: RunStore,
     on_progress: OnProgress = lambda progress: None,
 ) -> list[Run]:
-    """Do all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
+    """Does all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
 
     Every run keeps, as artifacts, ``edited`` and ``moved``, the edited images of some test networks and of the same
     networks moved, and ``unedited`` and ``target``, ``(shown, C, H, W)``; ``extra`` has the networks' numbers.
@@ -92,7 +92,7 @@ def edit_inrs(
 
 
 def require_models(config: EditConfig) -> None:
-    """Check that there are such editors.
+    """Checks that there are such editors.
 
     Raises:
         ValueError: naming those that there are.
@@ -102,7 +102,7 @@ def require_models(config: EditConfig) -> None:
 
 
 def check(config: EditConfig, corpus: InrCorpus) -> None:
-    """Find out what cannot be done, before hours of work.
+    """Finds out what cannot be done, before hours of work.
 
     Raises:
         ValueError: if the task changes nothing about the images, there is no such editor, or one that cannot read the
@@ -111,35 +111,42 @@ def check(config: EditConfig, corpus: InrCorpus) -> None:
     require_models(config)
     for model in config.models:
         build_editor(model, corpus.siren, config.editor, seed=0)
-    _Images(corpus, config.task).require_change()
+    images = _Images(corpus, config.task)
+    change = float((images.target("val") - images.original(corpus.val)).square().mean())
+    if not change >= LEAST_CHANGE:
+        raise InvalidValueError(
+            f"{config.task} leaves the images of {corpus.name} as they are (mean squared difference {change:.1e}): "
+            "there is nothing to learn; use other networks or another task"
+        )
 
 
 def plan(config: EditConfig, corpus: InrCorpus) -> list[Job]:
-    """All runs, seed by seed."""
+    """Returns all runs, seed by seed."""
     data = fingerprint(corpus)
     corpus = replace(corpus, train=subset(corpus.train, None, config.limit))
     images = _Images(corpus, config.task)
     return [
-        Job(_settings(config, corpus, model, seed, data), partial(prepare, images))
+        Job(
+            RunSettings(
+                experiment="edit-inr",
+                subject=corpus.name,
+                model=model,
+                train_set="original",
+                seed=seed,
+                options={
+                    "task": config.task, "limit": config.limit, "shown": config.shown, "editor": asdict(config.editor),
+                },
+                loss="mse",
+                training=config.training.lasting(config.steps, len(corpus.train)),
+                data=data,
+                code=code_of(register_editor[model]),
+                version=VERSION,
+            ),
+            partial(prepare, images),
+        )
         for seed in config.seeds
         for model in config.models
-    ]
-
-
-def _settings(config: EditConfig, corpus: InrCorpus, model: str, seed: int, data: str) -> RunSettings:
-    return RunSettings(
-        experiment="edit-inr",
-        subject=corpus.name,
-        model=model,
-        train_set="original",
-        seed=seed,
-        options={"task": config.task, "limit": config.limit, "shown": config.shown, "editor": asdict(config.editor)},
-        loss="mse",
-        training=config.training.lasting(config.steps, len(corpus.train)),
-        data=data,
-        code=code_of(register_editor[model]),
-        version=VERSION,
-    )
+    ]  # fmt: skip
 
 
 class _Images:
@@ -150,29 +157,21 @@ class _Images:
         self._targets: dict[str, Tensor] = {}
 
     def rendered(self, part: InrPart) -> Tensor:
-        """What the networks show, ``(N, C, H, W)``."""
+        """Returns the images that the networks show, ``(N, C, H, W)``."""
         numbers = torch.split(torch.arange(len(part)), BATCH)
         with torch.no_grad():
             return torch.cat([self.corpus.siren.render(pick(part.tensors, index)) for index in numbers])
 
     def original(self, part: InrPart) -> Tensor:
-        """The images themselves, or what the networks show of them."""
+        """Returns the images that were fitted, or if they are not known, those that the networks show."""
         pixels = self.corpus.pixels
         return self.rendered(part).clamp(0, 1) if pixels is None else pixels[part.image]
 
     def target(self, name: str) -> Tensor:
-        """Of all networks of a split."""
+        """Returns the wanted images of all networks of a split."""
         if name not in self._targets:
             self._targets[name] = TARGETS[self.task](self.original(getattr(self.corpus, name)))
         return self._targets[name]
-
-    def require_change(self) -> None:
-        change = float((self.target("val") - self.original(self.corpus.val)).square().mean())
-        if not change >= LEAST_CHANGE:
-            raise InvalidValueError(
-                f"{self.task} leaves the images of {self.corpus.name} as they are (mean squared difference "
-                f"{change:.1e}): there is nothing to learn; use other networks or another task"
-            )
 
 
 def prepare(images: _Images, settings: RunSettings) -> Trial:
@@ -278,10 +277,10 @@ def draw_edits(runs: Sequence[Run], store: RunStore) -> Figure:
     kept = [store.artifacts(run.settings) for run in groups]
     unedited, target = kept[0]["unedited"], kept[0]["target"]
     columns = {"original INR": unedited, "target": target}
-    columns |= {run.label: found["edited"] for run, found in zip(groups, kept, strict=True)}
+    columns |= {run.label: artifacts["edited"] for run, artifacts in zip(groups, kept, strict=True)}
     columns = {label: torch.cat([images, images[:1]]) for label, images in columns.items()}
-    for run, found in zip(groups, kept, strict=True):
-        columns[run.label][-1] = found["moved"][0]
+    for run, artifacts in zip(groups, kept, strict=True):
+        columns[run.label][-1] = artifacts["moved"][0]
     target = columns["target"]
     rows, wide = len(target), len(columns)
     figure, axes = panels(rows, wide, (1.15 * wide + 0.4, 1.38 * rows + 0.5), grid=False)

@@ -73,7 +73,7 @@ PLAIN = {"learning_rate": 3e-3, "epochs": 80, "schedule": "one-cycle"}
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found for a model: all that was tried, the recipe that was chosen, and the runs that confirm it.
+    """The search for a model: all recipes that were tried, the one that was chosen, and the runs that confirm it.
 
     ``runs``: with and without the recipe -> every seed and zoo.
     """
@@ -113,7 +113,7 @@ def tune(
     store: RunStore,
     on_news: Callable[[News], None] = lambda news: None,
 ) -> list[Tuned]:
-    """Search and confirm, model by model; does what the store does not have. Recipes are written as they are found.
+    """Searches and confirms, model by model; does what the store does not have. Recipes are written as they are found.
 
     Args:
         corpora: name -> networks.
@@ -201,7 +201,7 @@ def _prepared(prepare: Callable[[RunSettings], Trial], settings: RunSettings) ->
 def search(
     model: str, corpora: Mapping[str, Corpus], config: TuneConfig, folder: Path, on_news: Callable[[News], None]
 ) -> optuna.Study:
-    """Try recipes for a model until there are as many as were asked for, or the time is over; returns all.
+    """Tries recipes for a model until there are as many as were asked for, or the time is over; returns all.
 
     Args:
         model: registered name.
@@ -219,13 +219,21 @@ def search(
     def jobs(recipe: Recipe | None) -> list[Job]:
         return [job for part in cuts for job in _jobs(model, part, config, recipe, (seed,))]
 
+    choices = _choices(model)
+
     def score(trial: optuna.Trial) -> float:
         number = len(attempts(study))
+        params: dict[str, Any] = {
+            "learning_rate": trial.suggest_float("learning_rate", *config.learning_rate, log=True),
+            "weight_decay": trial.suggest_float("weight_decay", *config.weight_decay, log=True),
+            "epochs": trial.suggest_int("epochs", *config.epochs, log=True),
+        }
+        params |= {name: trial.suggest_categorical(name, getattr(config, name)) for name in choices}
 
         def tell(done: float) -> None:
             on_news(News(f"{model}, recipe {number + 1}", number + done, config.trials))
 
-        return _score(trial, jobs(recipe_of(_suggested(trial, config, model), config.training)), tell)
+        return _score(trial, jobs(recipe_of(params, config.training)), tell)
 
     others = ("models", "activations", "trials", "seconds", "seeds", "training")  # they are in the jobs or may change
     ranges = {name: value for name, value in asdict(config).items() if name not in others}
@@ -281,18 +289,8 @@ def _choices(model: str) -> tuple[str, ...]:
     return (*CHOICES, *(name for name in OPTIONS if name in model_options(model)))
 
 
-def _suggested(trial: optuna.Trial, config: TuneConfig, model: str) -> dict[str, Any]:
-    """A setting for everything that is searched for a model."""
-    values: dict[str, Any] = {
-        "learning_rate": trial.suggest_float("learning_rate", *config.learning_rate, log=True),
-        "weight_decay": trial.suggest_float("weight_decay", *config.weight_decay, log=True),
-        "epochs": trial.suggest_int("epochs", *config.epochs, log=True),
-    }
-    return values | {name: trial.suggest_categorical(name, getattr(config, name)) for name in _choices(model)}
-
-
 def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
-    """What is tried first: how the model is trained without a recipe, and `PLAIN`, brought into what is searched."""
+    """Returns the recipes that are tried first: the model's training without one, and `PLAIN`, within the ranges."""
     usual = training_of(model, config.training, "bce")
     known = {**vars(usual["training"]), **vars(Head()), "loss": usual["loss"]}
 
@@ -379,7 +377,15 @@ def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
                     how: {name: asdict(mean) for name, mean in _confirmed(runs).items()}
                     for how, runs in one.runs.items()
                 },
-                "tried": [_stated(trial) for trial in attempts(one.study)],
+                "tried": [
+                    {
+                        "params": trial.params,
+                        "score": trial.value if trial.state == TrialState.COMPLETE else None,  # it was given up
+                        "curve": list(trial.intermediate_values.items()),
+                        "seconds": _seconds(trial),
+                    }
+                    for trial in attempts(one.study)
+                ],
             }
             for one in tuned
         },
@@ -387,16 +393,6 @@ def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
     }
     tables = [_recipes(tuned), _confirmation(tuned), _budget(tuned, config)]
     return Report(tables, results, {"search.png": draw_search(tuned)})
-
-
-def _stated(trial: FrozenTrial) -> dict[str, Any]:
-    """A recipe that was tried as JSON has it; without a score, it was given up."""
-    return {
-        "params": trial.params,
-        "score": trial.value if trial.state == TrialState.COMPLETE else None,
-        "curve": list(trial.intermediate_values.items()),
-        "seconds": _seconds(trial),
-    }
 
 
 def _number(tuned: Tuned) -> int:

@@ -51,7 +51,7 @@ SAID = 300  # characters of what a compiler says
 
 
 def is_main_process() -> bool:
-    """Whether this process prints and writes: the only one, or the first of several."""
+    """Returns True if this process prints and writes: the only one, or the first of several."""
     lightning: Any = rank_zero_only  # which keeps the rank as an attribute
     return bool(lightning.rank == 0)
 
@@ -120,7 +120,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
 
 
 def _end_processes() -> None:
-    """Let go of the other processes while Python still runs.
+    """Lets go of the other processes while Python still runs.
 
     A thread of the gloo backend lets go of the last tensor that was sent some time after the sender goes on. If Python
     has begun to end by then, the thread ends the process with SIGABRT, all of its work done. Destroying the group
@@ -201,10 +201,12 @@ def gathered(outputs: Any, count: int, fabric: Fabric) -> Any:
     if fabric.world_size == 1:
         return outputs
 
-    def whole(own: Tensor) -> Tensor:
-        parts = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(fabric.world_size)]
-        torch.distributed.all_gather(parts, own.detach().contiguous())
-        parts[fabric.global_rank] = own
+    def whole(outputs_here: Tensor) -> Tensor:
+        parts = [
+            torch.empty_like(outputs_here, memory_format=torch.contiguous_format) for _ in range(fabric.world_size)
+        ]
+        torch.distributed.all_gather(parts, outputs_here.detach().contiguous())
+        parts[fabric.global_rank] = outputs_here
         return torch.cat(parts)[:count]
 
     return pytree.tree_map(whole, outputs)

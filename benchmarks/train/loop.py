@@ -64,7 +64,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a training left. ``best`` is the selected epoch, whose parameters the model has.
+    """The result of a training. ``best`` is the selected epoch, whose parameters the model has.
 
     ``seconds_per_epoch``: median over epochs of the pass over the training set. ``step_share``: the share of that
     time in forward, backward and optimiser. ``peak_bytes``: see `step_memory`, of one process. ``diverged``: the loss
@@ -93,7 +93,7 @@ def fit(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     checkpoint: Path | None = None,
 ) -> FitResult:
-    """Train ``model`` in place; it ends on the configured device with the parameters of the best epoch.
+    """Trains ``model`` in place; it ends on the configured device with the parameters of the best epoch.
 
     Args:
         model: maps a batch of ``train``'s inputs to outputs, a pytree of tensors whose first dimension is the batch's.

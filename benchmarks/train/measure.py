@@ -1,4 +1,4 @@
-"""How long training takes, how much memory one step needs, and how fast calls are beside each other."""
+"""Measuring: the time of training, the memory of a step, and the speed of calls that take turns."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Clock:
         return event
 
     def mark(self, start: Any) -> None:
-        """Count the time from ``start`` until now."""
+        """Counts the time from ``start`` until now."""
         self._marked.append((start, self.now()))
 
     def stop(self, start: Any) -> tuple[float, float]:
@@ -97,17 +97,12 @@ def race(
         if late and -3 < repeat < 0:
             continue
         for key, call in calls.items():
-            milliseconds = _clock(call, device)
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            call()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
             if repeat >= 0:
-                times[key].append(milliseconds)
-    return {key: statistics.median(found) for key, found in times.items()}
-
-
-def _clock(call: Callable[[], object], device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - start)
+                times[key].append(1e3 * (time.perf_counter() - begin))
+    return {key: statistics.median(milliseconds) for key, milliseconds in times.items()}

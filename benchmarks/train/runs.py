@@ -83,7 +83,7 @@ class RunSettings:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What determines the result, as JSON has it."""
+        """All that determines the result, as JSON has it."""
         values = asdict(self)
         for name in RUNTIME:
             del values["training"][name]
@@ -173,23 +173,23 @@ class RunStore:
 
     def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
         """The tensors that a finished run left beside its numbers."""
-        found = self._kept(settings).get(settings.name)
-        return {} if found is None else found[1]
+        piece = self._kept(settings).get(settings.name)
+        return {} if piece is None else piece[1]
 
     def load(self, settings: RunSettings) -> Run | None:
         """The finished run with these settings, or None if it has to be run."""
-        found = self._kept(settings).get(settings.name)
-        if found is None:
+        piece = self._kept(settings).get(settings.name)
+        if piece is None:
             return None
         if not self.predictor_file(settings).exists():
             log.warning("%s is missing: this run is done again", self.predictor_file(settings))
             return None
-        return Run.from_json(found[0])
+        return Run.from_json(piece[0])
 
     def save(
         self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor], predictor: Mapping[str, Any]
     ) -> None:
-        """Write the model, then the run, each whole or not at all.
+        """Writes the model, then the run, each whole or not at all.
 
         Args:
             run: a finished run.
@@ -204,7 +204,7 @@ class RunStore:
         self.clear(settings)
 
     def clear(self, settings: RunSettings) -> None:
-        """Forget the training of a run that is finished."""
+        """Forgets the training of a run that is finished."""
         Checkpoint(self.partial(settings)).remove()
 
     def _kept(self, settings: RunSettings) -> Store:
@@ -212,11 +212,11 @@ class RunStore:
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What a run was made with: versions, commit if this is a checkout, and the class of machine (no names)."""
+    """Describes the machine and software: versions, commit if this is a checkout, kind of machine (no names)."""
     kind = torch.device(device).type
     return {
         "python": platform.python_version(),
-        "versions": _versions(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "commit": _commit(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -226,7 +226,7 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def record(folder: Path, command: str, config: Any, data: dict[str, Any], device: str) -> Path:
-    """Write ``config.json``: what was asked for and with what it was done, so that it can be done again.
+    """Writes ``config.json``: what was asked for and with what it was done, so that it can be done again.
 
     Args:
         folder: of the results.
@@ -248,11 +248,6 @@ def record(folder: Path, command: str, config: Any, data: dict[str, Any], device
     path = results_folder(folder) / CONFIG_NAME
     write_atomically(path, (json.dumps(values, indent=1, default=str) + "\n").encode())
     return path
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 @functools.cache

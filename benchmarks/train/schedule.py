@@ -1,4 +1,4 @@
-"""How the learning rate goes over a training, and how fast an average of the parameters forgets."""
+"""The schedule of the learning rate, and the weight of the newest parameters in their average."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RISE = 0.3  # share of the steps of one cycle
 
 
 def learning_rate(config: TrainConfig, step: int, steps: int) -> float:
-    """Of a step, counted from 0, of so many in all.
+    """Returns the learning rate of a step, counted from 0, of so many in all.
 
     It rises linearly over the warm-up; then it stays, or falls along half a cosine that would reach 0 at ``steps``.
     """
@@ -24,5 +24,5 @@ def learning_rate(config: TrainConfig, step: int, steps: int) -> float:
 
 
 def averaging_weight(config: TrainConfig, step: int, epoch_steps: int) -> float:
-    """Of the newest parameters in their average: those of a plain mean first, then of an exponential one."""
+    """Returns the newest parameters' weight in their average: first of a plain mean, then of an exponential one."""
     return max(1 / (step + 1), 1 / max(1.0, config.average_epochs * epoch_steps))

@@ -12,7 +12,7 @@ __all__ = ["deterministic", "reproducible", "seed_generators"]
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """What torch.manual_seed does, at a hundredth of its time, which is that of a small step."""
+    """Seeds as torch.manual_seed does, in a hundredth of its time, which is that of a small step."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
@@ -20,7 +20,7 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 @contextmanager
 def reproducible(device: torch.device) -> Iterator[None]:
-    """Give the global random state back as it was; between, see `deterministic`."""
+    """Gives the global random state back as it was; between, see `deterministic`."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), deterministic(device):
         yield
 

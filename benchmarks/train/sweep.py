@@ -112,7 +112,7 @@ def _ignore(news: object) -> None:
 
 
 def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignore) -> list[Run]:
-    """Do all jobs that the store does not have; returns all runs, kept and new, in the order of the jobs.
+    """Does all jobs that the store does not have; returns all runs, kept and new, in the order of the jobs.
 
     A run is stored when it is finished; one that is cut off before is continued where it was, by the next call.
 

@@ -59,7 +59,7 @@ class ResidualCNN(Architecture):
                 f"activations is {self.activations}, but one serves all layers of a residual network"
             )
         several = {"widths": self.widths, "blocks": self.blocks, "inner": self.inner}
-        sizes = {f"{name}[{i}]": size for name, found in several.items() for i, size in enumerate(found)}
+        sizes = {f"{name}[{i}]": size for name, counts in several.items() for i, size in enumerate(counts)}
         require_sizes(
             self, sizes | {"channels": self.channels, "classes": self.classes, "stride": self.stride}
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a format of data is to a command, and the register of formats.
+"""Formats of data as commands use them, and their register.
 
 Adding a format is adding a class:
 
@@ -49,7 +49,7 @@ class Format(ABC):
     @staticmethod
     @abstractmethod
     def detects(path: Path) -> bool:
-        """Whether a folder looks like this format; whether it is complete is for `load` to say."""
+        """Returns True if a folder looks like this format; `load` checks that it is complete."""
 
 
 F = TypeVar("F", bound=type[Format])

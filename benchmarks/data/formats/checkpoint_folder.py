@@ -56,7 +56,7 @@ class CheckpointFolder(Format):
         limit: int | None = None,
         on_progress: Progress = silent,
     ) -> dict[str, Corpus]:
-        """Load all networks of the table, as one corpus: ``mixed`` where arguments vary, else by the name of ``net``.
+        """Loads all networks of the table, as one corpus: ``mixed`` where arguments vary, else by the name of ``net``.
 
         Args:
             path: the folder.

@@ -162,12 +162,12 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
         CorpusError: naming the file, if it is damaged or holds no dict.
     """
     try:
-        found = read_torch_file(path)
+        state = read_torch_file(path)
     except FileError as error:
         raise CorpusError(str(error)) from error
-    if not isinstance(found, Mapping):
-        raise CorpusError(f"{path} holds a {type(found).__name__}, expected a state dict")
-    return found
+    if not isinstance(state, Mapping):
+        raise CorpusError(f"{path} holds a {type(state).__name__}, expected a state dict")
+    return state
 
 
 # --- nfn
@@ -204,7 +204,7 @@ class NfnSirens(Format):
         omega_0: float = OMEGA_0,
         on_progress: Progress = silent,
     ) -> InrCorpus:
-        """Load a corpus; images below 45,000 are for training, below 50,000 for validation, the others for testing.
+        """Loads a corpus; images below 45,000 are for training, below 50,000 for validation, the others for testing.
 
         Args:
             path: the folder with the folders of the ten classes.
@@ -224,8 +224,8 @@ class NfnSirens(Format):
         there = {match["prefix"] for match in _nfn_folders(folder) if copy.fullmatch(match["prefix"])}
         copies = sorted(there, key=lambda name: int(name.rpartition("_aug")[2]))
         if not 0 <= augmented <= len(copies):
-            found = ", ".join(copies) or "none"
-            raise CorpusError(f"{folder}: augmented is {augmented}, but the augmented copies found are {found}")
+            names = ", ".join(copies) or "none"
+            raise CorpusError(f"{folder}: augmented is {augmented}, but the augmented copies found are {names}")
         parts["train"] = parts["train"][:limit]
         images = {fit.image for fit in parts["train"]}
         for name in copies[:augmented]:
@@ -242,9 +242,9 @@ def _nfn_fits(folder: Path, prefix: str) -> list[Fit]:
     """All files of a prefix, by number of the image."""
     labels = {int(match["label"]): folder / match.string for match in _nfn_folders(folder) if match["prefix"] == prefix}
     if missing := [f"{prefix}_{label}s" for label in range(CLASSES) if label not in labels]:
-        found = ", ".join(sorted({m["prefix"] for m in _nfn_folders(folder)})) or "none"
+        prefixes = ", ".join(sorted({m["prefix"] for m in _nfn_folders(folder)})) or "none"
         raise CorpusError(
-            f"{folder}: label folders missing: {', '.join(missing)} (prefixes found: {found}); the download is "
+            f"{folder}: label folders missing: {', '.join(missing)} (prefixes found: {prefixes}); the download is "
             "incomplete, or has another prefix"
         )
     fits: dict[int, Fit] = {}
@@ -289,7 +289,7 @@ class DwsMnistInrs(Format):
         omega_0: float = OMEGA_0,
         on_progress: Progress = silent,
     ) -> InrCorpus:
-        """Load the corpus, split as ``mnist_splits.json`` says.
+        """Loads the corpus, split as ``mnist_splits.json`` says.
 
         Args:
             path: ``mnist-inrs`` or the folder that holds it.
@@ -319,11 +319,11 @@ def _classes(parts: Fits) -> int:
 def _dws_splits(file: Path, base: Path) -> Fits:
     expected = 'expected {"train" | "val" | "test": {"path": [...], "label": ["5", ...]}}'
     with damaged(file, expected, CorpusError):
-        found = read_json(file)
+        splits = read_json(file)
         listed = {
             part: [
                 (_text(path), whole(label, "a label", most=MOST_CLASSES - 1))
-                for path, label in zip(found[part]["path"], found[part]["label"], strict=True)
+                for path, label in zip(splits[part]["path"], splits[part]["label"], strict=True)
             ]
             for part in SIDES
         }
@@ -378,7 +378,7 @@ class DwsFashionInrs(Format):
         omega_0: float = OMEGA_0,
         on_progress: Progress = silent,
     ) -> InrCorpus:
-        """Load the corpus; its labels are in the files, so each is read once here, whatever its size.
+        """Loads the corpus; its labels are in the files, so each is read once here, whatever its size.
 
         Args:
             path: ``fmnist_inrs`` or the folder that holds it.

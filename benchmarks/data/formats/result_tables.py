@@ -42,28 +42,26 @@ def read_table(path: Path, form: str) -> list[Line]:
         if path.suffix in LINES:
             texts = read_bytes(path).decode("utf-8-sig").splitlines()
             return _objects([parse_json(text) for text in texts if text.strip()], path, form, "line")
-        return _rows(path)
+        delimiter = max(",;\t", key=lambda mark: len(next(read_rows(path, mark), (0, []))[1]))
+        rows = read_rows(path, delimiter)
+        header = [name.strip() for name in next(rows, (0, []))[1]]
+        if twice := {name for name in header if name and header.count(name) > 1}:
+            raise CorpusError(f"{path} has several columns {listed(sorted(twice))}: rename one")
+        lines = []
+        for place, row in rows:
+            if row and len(row) != len(header):
+                raise CorpusError(
+                    f"{path}, line {place} has {len(row)} cells, expected {len(header)}: {listed(header)}"
+                )
+            if row:
+                lines.append(Line(f"line {place}", dict(zip(header, row, strict=True))))
+        return lines
 
 
-def _objects(found: Any, path: Path, form: str, what: str) -> list[Line]:
-    if not isinstance(found, list) or not all(isinstance(line, dict) for line in found):
-        raise CorpusError(f"{path} holds {shown(found)}, expected a list of objects with {form}")
-    return [Line(f"{what} {number}", line) for number, line in enumerate(found)]
-
-
-def _rows(path: Path) -> list[Line]:
-    delimiter = max(",;\t", key=lambda mark: len(next(read_rows(path, mark), (0, []))[1]))
-    rows = read_rows(path, delimiter)
-    header = [name.strip() for name in next(rows, (0, []))[1]]
-    if twice := {name for name in header if name and header.count(name) > 1}:
-        raise CorpusError(f"{path} has several columns {listed(sorted(twice))}: rename one")
-    lines = []
-    for place, row in rows:
-        if row and len(row) != len(header):
-            raise CorpusError(f"{path}, line {place} has {len(row)} cells, expected {len(header)}: {listed(header)}")
-        if row:
-            lines.append(Line(f"line {place}", dict(zip(header, row, strict=True))))
-    return lines
+def _objects(entries: Any, path: Path, form: str, what: str) -> list[Line]:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise CorpusError(f"{path} holds {shown(entries)}, expected a list of objects with {form}")
+    return [Line(f"{what} {number}", entry) for number, entry in enumerate(entries)]
 
 
 def text_of(cell: Any) -> str:
@@ -91,7 +89,7 @@ def number_in(cell: Any) -> tuple[float | None, str]:
 
 
 def require_points(column: str, texts: Iterable[str], table: Path) -> None:
-    """Raise a CorpusError for ``1,000`` beside ``970``, where a comma would be read as a point."""
+    """Raises a CorpusError for ``1,000`` beside ``970``, where a comma would be read as a point."""
     digits = [text.removesuffix("%").strip() for text in texts]
     commas = [text for text in digits if "," in text]
     others = [text for text in digits if "," not in text and re.match(r"[+-]?\d", text)]

@@ -34,10 +34,8 @@ from .base import CorpusError, Format, register_format
 from .layout import Layout, cnn_geometry, layers_of, parse_layout, unflatten
 from .zoo_files import (
     FILES,
-    Bools,
     Floats,
     Ints,
-    Metrics,
     check_folder,
     halves,
     map_weights,
@@ -53,35 +51,26 @@ SplitOrder = Literal["activation-then-split", "split-then-activation"]
 
 
 def network_info(layout: Layout, activation: str) -> NetworkInfo:
-    """What is known of the networks: convolutions, global pooling, dense layers; the activation's symmetry.
+    """Describes the networks for models: convolutions, global pooling, dense layers; the activation's symmetry.
 
     Templates are built for 2-d convolutions of stride 2 with square kernels, all layers with a bias, and known
     activations, without padding.
     """
-    geometry = cnn_geometry(layout)
-    count = len(geometry.kernel_sizes)
+    channels, kernel_sizes, head = cnn_geometry(layout)
     bias = [layer.bias is not None for layer in layers_of(layout)]
-    space = WeightSpace.cnn(geometry.channels, geometry.kernel_sizes, activation, head=geometry.head, bias=bias)
-    square = all(len(k) == 2 and k[0] == k[1] for k in geometry.kernel_sizes)
-    if not (square and all(bias) and geometry.head and activation in MODULES):
+    space = WeightSpace.cnn(channels, kernel_sizes, activation, head=head, bias=bias)
+    square = all(len(k) == 2 and k[0] == k[1] for k in kernel_sizes)
+    if not (square and all(bias) and head and activation in MODULES):
         return NetworkInfo(space, activation)
     architecture = PlainCNN(
-        geometry.channels,
-        kernel_sizes=tuple(k[0] for k in geometry.kernel_sizes),
-        strides=(2,) * count,
-        paddings=(0,) * count,
-        head=geometry.head,
+        channels,
+        kernel_sizes=tuple(k[0] for k in kernel_sizes),
+        strides=(2,) * len(kernel_sizes),
+        paddings=(0,) * len(kernel_sizes),
+        head=head,
         activations=(activation,) * (len(bias) - 1),  # type: ignore[arg-type]  # it is one of MODULES
     )
-    return NetworkInfo(space, activation, architecture.module, (geometry.channels[0], SIZE, SIZE))
-
-
-def _is_final(metrics: Metrics, final_step: int | None) -> Bools:
-    if final_step is not None:
-        return np.asarray(metrics.step == final_step)
-    last = np.full(int(metrics.network.max(initial=-1)) + 1, -1, dtype=np.int64)
-    np.maximum.at(last, metrics.network, metrics.step)
-    return np.asarray(metrics.step == last[metrics.network])
+    return NetworkInfo(space, activation, architecture.module, (channels[0], SIZE, SIZE))
 
 
 def _order(
@@ -154,7 +143,7 @@ class SmallCnnZoo(Format):
         final_step: int | None = None,
         limit: int | None = None,
     ) -> dict[str, Corpus]:
-        """Load the final checkpoints, as a corpus for each activation.
+        """Loads the final checkpoints, as a corpus for each activation.
 
         All rows are put in the order of the split file. Of these the final checkpoints are kept. The first half is for
         training and validation (shuffled by ``random.Random(0)``, 80/20), the second half is the test set.
@@ -184,7 +173,9 @@ class SmallCnnZoo(Format):
         layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
         metrics = read_metrics(folder / "metrics.csv.gz", len(weights))
         order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
-        final = order[_is_final(metrics, final_step)[order]]
+        largest = np.full(int(metrics.network.max(initial=-1)) + 1, -1, dtype=np.int64)
+        np.maximum.at(largest, metrics.network, metrics.step)
+        final = order[(metrics.step == (largest[metrics.network] if final_step is None else final_step))[order]]
         present = sorted(set(metrics.activation.tolist()))
         corpora = {}
         for activation in activations or present:

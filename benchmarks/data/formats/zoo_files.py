@@ -77,7 +77,7 @@ def check_folder(path: str | Path) -> Path:
 
 
 def map_weights(path: Path) -> Floats:
-    """Map ``weights.npy`` after checking its header against its size, so that a cut file is called just that."""
+    """Maps ``weights.npy`` after checking its header against its size, so that a cut file is called just that."""
     with damaged(path, INCOMPLETE, CorpusError):
         mapped: Floats = map_array(path, np.float32, 2)
     return mapped
@@ -129,9 +129,9 @@ def read_metrics(path: Path, rows: int) -> Metrics:
     )
 
 
-def _other_zoo(path: Path, rows: int, found: str) -> str:
+def _other_zoo(path: Path, rows: int, lines: str) -> str:
     return (
-        f"{path.parent}: weights.npy has {rows} rows but metrics.csv.gz has {found}; they are of different zoos: "
+        f"{path.parent}: weights.npy has {rows} rows but metrics.csv.gz has {lines}; they are of different zoos: "
         f"{INCOMPLETE}"
     )
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import detect, load_generalization
-from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZoo, read_groups, stated
+from nfn_monomial.benchmarks.data.formats.made import MadeMixedZoo, MadeZoo, Shard, read_groups, stated
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.make import config as zoo_config
@@ -67,7 +67,7 @@ def shards(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("shard-*"))}
 
 
-def groups_in(folder: Path) -> list[Group]:
+def groups_in(folder: Path) -> list[Shard]:
     kind = json.loads((folder / "zoo.json").read_text())["kind"]
     return read_groups(folder, kind)[1]
 
@@ -81,9 +81,9 @@ def test_stored_accuracies_are_those_of_the_stored_networks(name: str, sets: dic
     groups = groups_in(sets[name])
     for group in groups:
         assert isinstance(group.architecture, Architecture)
-        accuracy = (run(group.architecture, group.tensors, x).argmax(-1) == y).float().mean(1)
-        assert float((group.columns["accuracy"] - accuracy).abs().max()) * len(y) < 1.5  # rounding: one image
-    assert len({a for group in groups for a in group.columns["accuracy"].tolist()}) > 8
+        accuracy = (run(group.architecture, group.parameters, x).argmax(-1) == y).float().mean(1)
+        assert float((group.tensors["accuracy"] - accuracy).abs().max()) * len(y) < 1.5  # rounding: one image
+    assert len({a for group in groups for a in group.tensors["accuracy"].tolist()}) > 8
 
 
 def test_networks_of_all_kinds(tmp_path: Path, digits: Images) -> None:
