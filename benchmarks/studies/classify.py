@@ -43,7 +43,9 @@ from nfn_monomial.tools.store import code_of
 
 __all__ = ["classify_inrs", "classify_report", "fingerprint", "plan", "prepare", "sizes_of", "subset"]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = ("models/inr.py", "models/inr_input.py", "models/parts.py")
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 LARGEST = 1e4  # logits are cut off there, so that losses are finite
 SHIFTS = 2  # phases of the shifted test networks: up to so many times pi, either way
 LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most

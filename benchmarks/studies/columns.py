@@ -51,7 +51,9 @@ from .predict import objective
 
 __all__ = ["PREDICTOR", "Learned", "columns_report", "learn_column", "models_for"]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = ("studies/predict.py",)
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 PREDICTOR = "predictor.safetensors"
 BASELINE, CONSTANT = "statnn", "constant"
 LOSSES = {"regression": "quantile", "ranking": "rank", "classification": "cross-entropy"}

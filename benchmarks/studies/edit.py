@@ -47,7 +47,9 @@ from .classify import fingerprint, subset
 
 __all__ = ["check", "contrast", "dilate", "draw_edits", "edit_inrs", "edit_report", "plan", "prepare", "scores"]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = ("models/editors.py", "models/inr_input.py", "models/parts.py")
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 CONTRAST = 2.0
 GREY = (0.299, 0.587, 0.114)  # luminance of red, green and blue (ITU-R 601)
 LARGEST = 1e6  # what a pixel that is not finite, or further off, counts as

@@ -59,7 +59,9 @@ from .predict import plan, selected
 
 __all__ = ["STUDY", "VERSION", "Tuned", "attempts", "check", "crossed", "cut", "search", "tune", "tune_report"]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = ("studies/predict.py",)
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 JOURNAL, RECIPES = "search.journal", "recipe.json"
 HALVES = ("first", "second")
 HOW = ("as registered", "tuned")

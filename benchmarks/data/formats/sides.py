@@ -57,10 +57,10 @@ def sides_drawn(
         for side, share in shares.items():
             missing = max(FEWEST, round(share * len(groups)))
             while missing > 0 and order:
-                group = order.pop()
-                for i in group:
+                drawn = order.pop()
+                for i in drawn:
                     sides[i] = side
-                missing -= len(group)
+                missing -= len(drawn)
         wrong = _wrong(sides, targets, ("train", *shares))
         if not wrong:
             return sides
