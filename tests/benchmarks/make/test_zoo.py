@@ -111,9 +111,9 @@ def numbers(corpus: Corpus) -> list[list[float]]:
 
 
 def test_networks_are_split_by_activation(sets: dict[str, Path]) -> None:
-    found = MadeZoo.load(sets["cnn"])
-    assert list(found) == ["relu", "tanh"]
-    for corpus in found.values():
+    corpora = MadeZoo.load(sets["cnn"])
+    assert list(corpora) == ["relu", "tanh"]
+    for corpus in corpora.values():
         parts = numbers(corpus)
         assert [len(part) for part in parts] == [2, 1, 3]
         assert len({x for part in parts for x in part}) == 6
@@ -208,7 +208,7 @@ def test_diverged_networks_are_drawn_again_and_counted(tmp_path: Path, caplog: p
 
 
 def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo_config, "MixedConfig", lambda **given: replace(MIXED, **given))
+    monkeypatch.setattr(zoo_config, "MixedConfig", lambda **changes: replace(MIXED, **changes))
     command = ("zoo", "make", "--vary-architecture", "--out", tmp_path / "zoo", "--networks", 8)
     command = (*command, "--activations", "tanh")
     assert "8 networks trained" in said(*command)
@@ -222,7 +222,7 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_zoo_make_of_the_published_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = zoo_config.PublishedConfig(train_fractions=(0.1,), epochs=(1, 1))
-    monkeypatch.setattr(zoo_config, "PublishedConfig", lambda **given: replace(tiny, **given))
+    monkeypatch.setattr(zoo_config, "PublishedConfig", lambda **changes: replace(tiny, **changes))
     command = ("zoo", "make", "--out", tmp_path / "zoo", "--networks", 12, "--images", "digits")
     assert "12 networks trained" in said(*command, "--grid", "published")
     assert "12 networks were there already" in said(*command, "--grid", "published")

@@ -123,8 +123,8 @@ def test_the_order_of_singular_values_settles_all_of_an_adapter() -> None:
         for i in (0, 1):
             tensors[f"down.{i}"][:, :, 1:], tensors[f"up.{i}"][..., 1:] = 0, 0
         moved = info.form.sample(tensors, generator=torch.Generator().manual_seed(2))
-        own, other = (model_class("normal-mlp")(info).prepare_groups([(x, info.space)]) for x in (tensors, moved))
-        torch.testing.assert_close(own, other, rtol=0, atol=most)
+        plain, other = (model_class("normal-mlp")(info).prepare_groups([(x, info.space)]) for x in (tensors, moved))
+        torch.testing.assert_close(plain, other, rtol=0, atol=most)
         for name, x in info.form(moved).items():
             beyond = x[:, :, 1:] if name.startswith("down") else x[..., 1:]
             assert beyond.abs().max() < 1e-6 * x.abs().max()

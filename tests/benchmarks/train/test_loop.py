@@ -39,7 +39,7 @@ def test_a_gpu_sums_in_one_order() -> None:
     fabric = make_fabric(replace(CONFIG, device="cuda"))
     x = torch.randn(16, 100_000, generator=torch.Generator().manual_seed(0)).to(fabric.device)
     expected, *others = [predict(AtomicSum(), Data(x, x), fabric) for _ in range(10)]
-    assert all(torch.equal(found, expected) for found in others)
+    assert all(torch.equal(sums, expected) for sums in others)
 
 
 def test_answers_are_asked_for_where_operators_are_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
