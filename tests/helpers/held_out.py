@@ -99,7 +99,7 @@ class Experiment:
     def runs(self, folder: Path, **changes: Split) -> list[Run]:
         """Finished runs of the first model."""
         done = self.start(changes, self.models[:1], RunStore(folder))
-        return list(done.runs if isinstance(done, columns.Found) else done)
+        return list(done.runs if isinstance(done, columns.Learned) else done)
 
     def trials(self, folder: Path, **changes: Split) -> list[Trial]:
         """All that would be trained, prepared."""
