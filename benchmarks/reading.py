@@ -1,6 +1,6 @@
 """JSON, tables and arrays in files of strangers, read within limits that real files do not come near.
 
-What a file says of its own size is held against the size that it has before memory is taken.
+The size that a file states is compared with its actual size before memory is allocated.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Unzipped(io.RawIOBase):
             if not block:
                 raise InvalidValueError("its compressed text is cut off")
         if self.member.unused_data or self.raw.read(1):
-            raise InvalidValueError("there is more behind its compressed text")
+            raise InvalidValueError("there is more after its compressed text")
         return 0
 
 
@@ -93,7 +93,7 @@ def read_rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
     Raises:
         FileNotFoundError: as `require_regular`.
         ValueError: while reading, if a line is longer than a MiB, or the text is far longer than its compressed form.
-        Exception: what the readers of gzip and CSV raise; see `damaged`.
+        Exception: errors of the readers of gzip and CSV; see `damaged`.
     """
     with open_regular(path) as raw:
         most = EXPANSION * os.fstat(raw.fileno()).st_size + HEADROOM
@@ -119,7 +119,7 @@ def map_array(path: Path, dtype: type[np.generic], dimensions: int) -> np.ndarra
     Raises:
         FileNotFoundError: as `require_regular`.
         ValueError: if the header names another type, another number of dimensions, or another size than the file has.
-        Exception: what NumPy raises of a damaged header; see `damaged`.
+        Exception: NumPy's errors for a damaged header; see `damaged`.
     """
     with open_regular(path) as file:
         version = np.lib.format.read_magic(file)

@@ -57,7 +57,7 @@ class Networks:
 
 @dataclass(frozen=True)
 class Part:
-    """Networks of one architecture and what is known of them."""
+    """Networks of one architecture, and its description."""
 
     networks: Networks
     info: NetworkInfo
@@ -74,7 +74,7 @@ SIDES = ("train", "val", "test")
 class Corpus:
     """The networks of a zoo, split; ``activation`` is its name in tables, ``mixed`` for many architectures.
 
-    ``source``: where they come from, how they were split and what was left out, for the record.
+    ``source``: where they come from, how they were split and which were left out, for the record.
     """
 
     activation: str
@@ -105,7 +105,7 @@ class Corpus:
 
 
 def groups_of(parts: Parts) -> list[NetworkGroup]:
-    """All networks with a channel, parameter name -> ``(N, 1, *shape)``: what models read."""
+    """All networks with a channel, parameter name -> ``(N, 1, *shape)``, the input of models."""
     return [({name: t.unsqueeze(1) for name, t in p.networks.tensors.items()}, p.info.space) for p in parts]
 
 

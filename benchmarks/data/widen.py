@@ -32,8 +32,8 @@ def widen(
 
         x_j -> x_s(j) on axes of charge +1 (rows, biases),    x_j -> a_j x_s(j) on axes of charge -1 (columns),
 
-    which is exact for every activation, because copies are active alike. The first n neurons keep their places; whom
-    the others copy and all shares are random, and drawn for each network by itself.
+    which is exact for every activation, because copies are active alike. The first n neurons keep their places; which
+    ones the others copy, and all shares, are random, and drawn for each network by itself.
 
     Raises:
         ValueError: if an axis has another charge than +1 or -1 (canonicalised features are no networks), or ``factor``

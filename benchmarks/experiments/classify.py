@@ -26,7 +26,7 @@ class InputConfig(Settings):
     Attributes:
         absorb_omega: whether omega_0 goes into the weights.
         canonical_phase: whether biases are brought to (-pi/2, pi/2], see `nfn_monomial.canonical.canonical_phase`.
-        normalize: whether `InputNorm` stands in front of models, but those that run the networks.
+        normalize: whether `InputNorm` comes before models, except for those that run the networks.
         augment: whether every network is moved by a random group element whenever it is seen.
         noise: of `Augment`; it needs ``augment``.
         warp: of `Warp`; 0 for none.

@@ -212,7 +212,7 @@ more neurons but the same functions. Writes `table.md`, `results.json`, `figure1
 of different architectures are read by the models on graphs.
 
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
-hyperparameters; augment, eight models for what moved copies teach; curves, tau over 250 to 5,000 training networks,
+hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
 hours. `--models all`: all models that can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:

@@ -105,7 +105,7 @@ class ZooConfig(TrainingRanges):
     """A zoo of one architecture, that of the Small CNN Zoo; equal configurations give equal zoos.
 
     ``channels``: of its three convolutions. The activations have evenly many networks. ``chunk`` networks at most train
-    together; the size has no influence on what a network learns, except by rounding.
+    together; the size changes the networks only by rounding.
     """
 
     activations: Some[Activation] = ("relu", "tanh")
@@ -128,7 +128,7 @@ class PublishedConfig(ZooConfig):
     sgd_learning_rate: Span[Positive] = (5e-3, 0.5)
     init_std: Span[Positive] = (1e-3, 0.5)
     dropout: Dropout = 0.7  # all networks have up to this share
-    chunk: Count = 16  # what 32 make of images of 28x28 pixels is too large for caches
+    chunk: Count = 16  # the activations of 32 for images of 28x28 pixels do not fit into caches
     grid: Literal["published"] = "published"
 
     def draw_dropout(self, rng: random.Random) -> float:
@@ -165,7 +165,7 @@ class TransformerRanges(Settings):
 class MixedConfig(TrainingRanges):
     """A zoo of many architectures; equal configurations give equal zoos. Pairs are ranges, ends included.
 
-    ``per_architecture`` networks share an architecture and train together, which is what makes it fast; network i has
+    ``per_architecture`` networks share an architecture and train together, for speed; network i has
     architecture ``i // per_architecture``. Architectures are of each of the ``kinds`` in turn: plain CNNs, residual
     CNNs, transformers. ``depths``, ``widths`` and ``kernels`` are those of plain ones: depth counts layers with
     weights, one or two of which are linear; widths and kernels are drawn for each layer; half of the architectures use

@@ -69,7 +69,7 @@ def make_inrs(
 ) -> Made:
     """Fits the networks of ``config`` and writes them to the folder ``out``; see `make_set` for the rest.
 
-    ``summary`` of what is returned: the least, median and largest PSNR, and versions of packages.
+    The ``summary`` has the least, median and largest PSNR, and versions of packages.
 
     Raises:
         ValueError: as `make_set`, or if there is no such device, or fewer images than the limit.

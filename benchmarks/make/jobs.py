@@ -36,7 +36,7 @@ LATER = ("channels",)  # settings that sets may be older than
 
 T = TypeVar("T")
 Tick = Callable[[int], None]
-"""Called between steps with the units of work done since the last call, 0 included; what it raises ends the work."""
+"""Called between steps with the units of work done since the last call, 0 included; an error in it ends the work."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ def make_set(
     Args:
         out: the folder.
         config: a dataclass of all that determines the networks.
-        described: what else ``zoo.json`` states from the start, the kind of the set among it.
+        described: the other entries of ``zoo.json`` from the start, the kind of the set among them.
         shards: the numbers of the networks in each.
         train: makes a shard.
-        summarise: what ``zoo.json`` states of all shards in the end.
+        summarise: returns the summary of all shards for ``zoo.json``.
         overwrite: replace a set of another configuration.
         device: of the work.
         workers: threads.
@@ -97,7 +97,7 @@ def make_set(
     stated_first = {**described, "config": asdict(config), "networks": count, "shards": len(shards)}
     wanted: dict[str, Any] = json.loads(json.dumps(stated_first))  # tuples become lists, as in the file
     if not overwrite and (there := stated(out).get("config")):
-        default = json.loads(json.dumps(asdict(type(config)())))  # what an older set has, though it does not say so
+        default = json.loads(json.dumps(asdict(type(config)())))  # the setting of an older set, which does not state it
         for name in LATER:
             if name not in there and wanted["config"].get(name) == default.get(name):
                 wanted["config"].pop(name, None)
@@ -152,7 +152,7 @@ def claim(folder: Path, described: Mapping[str, Any], overwrite: bool) -> dict[s
         if description and (differing := list(_differing(description, described))):
             raise InvalidValueError(
                 f"{folder} holds networks of another configuration: {'; '.join(differing)}; pass overwrite=True "
-                "(--overwrite) to make them anew, or choose another folder"
+                "(--overwrite) to make them again, or choose another folder"
             )
         return description
     for path in (*shards, folder / ZOO_FILE):  # the file last: data without it would be nobody's
@@ -187,15 +187,15 @@ def make_parts(
 
     Args:
         work: of each part, in any unit.
-        read: number of a part -> what is stored of it; None if there is nothing, or nothing of use.
-        make: makes a part and stores it. What it does not tell its `Tick` counts when it is finished.
+        read: number of a part -> the stored part; None if there is none, or none of use.
+        make: makes a part and stores it. Work that it does not tell its `Tick` counts when it is finished.
         device: of the work.
         workers: threads, by default as many as torch may use; one on a GPU. Each has torch to itself on one core.
         progress: called at the start, and whenever work is done, in its unit; from any thread, but never twice at a
             time.
 
     Returns:
-        What is stored of all parts, and the numbers of those that were made now.
+        All stored parts, and the numbers of those that were made now.
 
     Raises:
         ValueError: if a part that was made cannot be read.

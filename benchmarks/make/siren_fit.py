@@ -24,7 +24,7 @@ from .training import Optimizers
 __all__ = ["FitConfig", "fit_sirens", "initialise", "psnr"]
 
 EPS = 1e-10  # of Adam
-BATCH_PIXELS = 4096  # of all networks of a batch together, on a CPU: what a step touches then stays in its caches
+BATCH_PIXELS = 4096  # of all networks of a batch together, on a CPU, so that a step stays in its caches
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def fit_sirens(
     Args:
         pixels: in [0, 1], ``(N, C, H, W)`` as ``siren.image`` says.
         seeds: of the initialisations, one a network.
-        fitted: called with a number of networks whenever so many are finished; what it raises ends the fitting.
+        fitted: called with a number of networks whenever so many are finished; an error in it ends the fitting.
 
     Returns:
         ``weight.i (N, out, in)``, ``bias.i (N, out)`` and ``psnr (N,)``.

@@ -23,7 +23,7 @@ from .config import Hyperparameters, Optimizer, TrainingRanges, redraw
 
 __all__ = ["Optimizers", "Plan", "initial_parameters", "train_bounded", "train_group"]
 
-EVALUATED = 32  # test images at once: what all networks make of more is too large for caches, and three times as slow
+EVALUATED = 32  # test images at once: more do not fit into caches, and take three times as long
 ATTEMPTS = 5  # per network, before a zoo whose networks keep diverging is given up
 LARGEST_WEIGHT = 1e3  # beyond this a network counts as diverged though its weights are finite
 
@@ -127,12 +127,12 @@ def _mask_shapes(model: nn.Module, images: Tensor) -> dict[str, torch.Size]:
     ``images``: of the shape of a batch, on the meta device.
     """
     shapes: dict[str, torch.Size] = {}
-    x, behind = images, False
+    x, after_convolution = images, False
     for name, layer in model.named_children():
         x = layer(x)
-        if behind:
+        if after_convolution:
             shapes[name] = x.shape
-        behind = isinstance(layer, nn.Conv2d)
+        after_convolution = isinstance(layer, nn.Conv2d)
     return shapes
 
 
@@ -159,7 +159,7 @@ def train_group(
         images: on the device of training.
         architecture: of all the networks.
         batch: images per step.
-        check: called before every step; what it raises ends the training.
+        check: called before every step; an error in it ends the training.
 
     Returns:
         Parameter of the weight space (running statistics too) -> ``(N, *shape)`` on the CPU, and test accuracies
@@ -264,7 +264,7 @@ def train_bounded(
     """Trains networks until all are bounded: those that diverge are drawn again.
 
     Args:
-        config: what is drawn from.
+        config: the ranges to draw from.
         numbers: of the n networks in the zoo.
         drawn: their hyperparameters at first.
         run: trains networks; weights ``(n, *shape)`` and accuracies ``(n,)``.

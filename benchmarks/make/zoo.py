@@ -47,7 +47,7 @@ def make_zoo(
 ) -> Made:
     """Trains the networks of ``config`` and writes them to the folder ``out``; see `make_set` for the rest.
 
-    ``summary`` of what is returned: how many networks diverged on the way, each replaced by another draw.
+    The ``summary`` has the number of networks that diverged, each of which was replaced by another draw.
 
     Raises:
         ValueError: as `make_set`; if there is no such device; as CorpusError, if networks keep diverging.

@@ -80,7 +80,7 @@ class FlatMLP(Model):
 class _PermutationNFN(Model):
     """Zhou et al. 2023 with nfn's own layers: a body that ends in 5 channels, HNPPool, three linear layers.
 
-    What is built here is three linear layers of 16, 16, 5 channels with ReLU.
+    This class builds three linear layers of 16, 16, 5 channels with ReLU.
 
     Attributes:
         layer: builds one of them.
@@ -110,7 +110,7 @@ class _PermutationNFN(Model):
 class _StandardisedNFN(_PermutationNFN):
     """Inputs are standardised, as published: a tensor has one mean and deviation per kernel position.
 
-    These are what permutations leave alone, those of inputs and outputs included.
+    Permutations leave these alone, those of inputs and outputs included.
     """
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:

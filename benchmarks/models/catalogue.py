@@ -1,4 +1,4 @@
-"""All models by name: what exists, what can be set of it, and building it."""
+"""All models by name, and the training that they ask for."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def register_all() -> Register[type[Model]]:
 
 
 def training_of(name: str, training: TrainConfig, loss: str) -> dict[str, Any]:
-    """``training`` and ``loss`` of a model in an experiment, with what it asks for itself (`Model.train_with`)."""
+    """Returns ``training`` and ``loss`` of a model, with the settings that it asks for (`Model.train_with`)."""
     settings = {"loss": loss, **model_class(name).train_with}
     return {"loss": settings.pop("loss"), "training": replace(training, **settings)}

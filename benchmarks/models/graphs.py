@@ -1,8 +1,7 @@
 """Models that read networks as graphs: the GNN baseline, `MonomialConv`, and hybrids of layers on graphs and weights.
 
-**Data.** What is prepared once is each network's graph, as `to_graph` makes it (`store`); a minibatch is those of its
-networks, one behind another (`assemble`). Networks of different architectures are padded to equal length in storage
-only.
+**Data.** `to_graph` makes each network's graph once (`store`); a minibatch is the graphs of its networks, one after
+another (`assemble`). Networks of different architectures are padded to equal length in storage only.
 
 **Sizes.** The GNN that the paper measured takes eleven times the hours of Monomial-NFN and seven times its memory. Here
 ``gnn`` has `WIDTH` features, with which an epoch over 500 networks of the zoo takes seconds on two cores;
@@ -50,7 +49,7 @@ WIDTH = 32  # of the GNN's node and edge features
 PAPER_WIDTH = 246  # likewise: 5.5M parameters on the zoo's network
 LAYERS = 4  # of message passing, in every model (Kofinas et al. 2024)
 CHANNELS = 16  # of the features on weights in hybrids, and of MonomialConv's streams
-NARROW = 5  # channels that are pooled behind the layer of HNP, as in the other hybrid (paper App. D, ablation)
+NARROW = 5  # channels that are pooled after the layer of HNP, as in the other hybrid (paper App. D, ablation)
 HEAD_WIDTH = 200  # of the MLPs, as in Monomial-NFN
 AGGREGATORS = ("mean", "min", "max", "std")  # Corso et al. 2020
 SCALERS = ("identity", "amplification", "attenuation")
@@ -67,7 +66,7 @@ def store(groups: Sequence[NetworkGroup], kernel: Sequence[int], frame: Sequence
         frame: all spaces with whose graphs these shall be put together: attributes of graphs have the same widths.
 
     Returns:
-        Every attribute of the graphs by its name, padded with zeros behind the last node or edge: of nodes
+        Every attribute of the graphs by its name, padded with zeros after the last node or edge: of nodes
         ``(N, nodes, ...)``, of edges ``(N, edges, ...)``, ``edge_index`` as ``(N, edges, 2)``, counted from the first
         node of the network; of graphs ``(N, ...)``; ``counts (N, 2)``: numbers of nodes and edges. Integers of as few
         bits as they need.
@@ -156,7 +155,7 @@ class PNAStack(nn.Module):
     """The GNN of Kofinas et al. 2024 on graphs of networks: embeddings, then `PNABlock`s.
 
     Every input, every output and every other FIXED neuron has an embedding of its own, hidden ones share one for each
-    layer and one for each symmetry, which is what is known of the activation.
+    layer and one for each symmetry, by which the activation is known.
 
     Args:
         networks: the architectures, whose degrees PNA's scalers are normalised by.

@@ -53,7 +53,7 @@ class NfnChain(NamedTuple):
     Attributes:
         weights: their names, in the order in which they run.
         biases: theirs.
-        shapes: of the weights. Columns behind a flatten are channels and positions, and these a kernel: a linear layer
+        shapes: of the weights. Columns after a flatten are channels and positions, and these a kernel: a linear layer
             on a flattened map is a convolution with a kernel as large as the map.
     """
 
@@ -125,7 +125,7 @@ def fourier_front(spec: NetworkSpec, size: int, scale: float, positions: bool) -
 
 
 class Residual(nn.Sequential):
-    """``x`` and what the modules make of it, added."""
+    """Adds ``x`` and the output of the modules."""
 
     def forward(self, x: WeightSpaceFeatures) -> WeightSpaceFeatures:
         return x + super().forward(x)  # type: ignore[no-untyped-call]

@@ -1,8 +1,7 @@
 """Models that read the tensors of a network as a set: statistics of each, whatever the architecture.
 
-What a vector of statistics is to networks of one architecture (`baselines.StatNN`, `combined.Stats`), these are to
-networks of any: a small MLP reads the statistics of every tensor and what kind of tensor it is; the mean and the
-maximum over all tensors go on.
+`baselines.StatNN` and `combined.Stats` read a vector of statistics, of networks of one architecture; these models read
+any: a small MLP gets the statistics and the kind of every tensor, and its mean and maximum over all tensors go on.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["InvariantSet", "StatisticsSet"]
 
 WIDTH = 64  # of a tensor's features
 HEAD_WIDTH = 200
-OF_TENSOR = 11  # what `InvariantStatistics` takes of a tensor
+OF_TENSOR = 11  # statistics that `InvariantStatistics` takes of a tensor
 KIND_FEATURES = 7  # see `_kinds`
 FURTHEST = 5.0  # standard deviations: invariant statistics beyond are cut off, as those of one architecture are
 
@@ -40,7 +39,7 @@ Prepared = dict[str, Tensor]
 
 
 class _TensorSet(Model):
-    """A subclass says what `statistics` are, and their ``width``."""
+    """Base of models on sets; a subclass has `statistics` and their ``width``."""
 
     mixed = True
     width: int
@@ -78,7 +77,7 @@ class _TensorSet(Model):
         counts = batch["counts"]
         present = _present(features, counts)[..., None]
         mean = (features * present).sum(1) / counts[:, None]
-        largest = features.masked_fill(~present, 0).amax(1)  # what a ReLU gives is 0 at least
+        largest = features.masked_fill(~present, 0).amax(1)  # outputs of a ReLU are 0 at least
         return logits(self.head(torch.cat([mean, largest], -1)))
 
 

@@ -19,17 +19,17 @@ from .tables import Mean, over
 __all__ = ["beside_paper", "verdict"]
 
 ERRORS = 2  # standard errors of a difference
-CLEAR = 0.25  # of the larger number: what tells with one seed
-EQUAL = 0.005  # of the larger number: what is called the same
+CLEAR = 0.25  # of the larger number: a difference that counts with one seed
+EQUAL = 0.005  # of the larger number: smaller differences count as none
 RULE = (
-    f"A difference tells if it is larger than {ERRORS} standard errors of the difference or, with one seed, than "
-    f"{CLEAR:.0%} of the larger number; what differs by less than {EQUAL:.1%} is the same."
+    f"A difference counts if it is larger than {ERRORS} standard errors of the difference or, with one seed, than "
+    f"{CLEAR:.0%} of the larger number; numbers that differ by less than {EQUAL:.1%} are the same."
 )
 KEYS = ("trained on",)
 
 
 def beside_paper(report: Report, experiment: str) -> Report:
-    """The report with two more tables where the paper has numbers: those beside ours, and what became of its claims.
+    """Returns the report with two more tables if the paper has numbers: those beside ours, and its claims.
 
     A claim is looked at where both of its numbers are here.
 
@@ -128,7 +128,7 @@ def verdict(first: Mean, relation: str, second: Mean) -> tuple[str, str]:
     """Judges whether the first number is larger (``>``), at least as large (``>=``) or the same (``=``), and says why.
 
     Returns:
-        ``holds``, ``does not hold`` or ``cannot be told``, and the difference with what it is compared to.
+        ``holds``, ``does not hold`` or ``cannot be told``, and the difference with its threshold.
     """
     difference, size = first.mean - second.mean, max(abs(first.mean), abs(second.mean))
     seeded = first.error is not None and second.error is not None

@@ -1,4 +1,4 @@
-"""Figures: what those of trained models have in common, and images beside their reconstructions."""
+"""Figures of trained models, and images beside their reconstructions."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ COLUMNS = (
     "nothing (no). sees: the weights alone, or also what the networks compute (runs them). s/epoch: the pass over the "
     "training set. peak MiB: parameters, optimiser state and one training step."
 )
-"""What columns of tables of models are."""
+"""The meaning of columns in tables of models."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean and its standard error, which is what ± says everywhere, here as in the paper; None for a single value.
+    """Mean and its standard error, written as ± everywhere, as in the paper; None for a single value.
 
     The standard error is the sample standard deviation over the root of the number of values: see `over` for the words.
     """
@@ -113,7 +113,7 @@ def model_table(
     digits: int = 3,
     notes: Sequence[str] = (),
 ) -> Table:
-    """A line per model: what it sees and is invariant to, named values over seeds, size, time, memory.
+    """A line per model: its input and invariance, named values over seeds, size, time, memory.
 
     Models that are invariant under the whole group are bold.
 
@@ -121,7 +121,7 @@ def model_table(
         title: above the table.
         runs: of one experiment, see `by_model`.
         values: column -> number of one run.
-        digits: behind the point.
+        digits: after the point.
         notes: below the table, before those on columns that all have and on runs that went wrong.
     """
     groups = by_model(runs)

@@ -77,7 +77,7 @@ class Experiment:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of the options that its command has, by what its configuration has."""
+        """Names of its command's options, by the settings of its configuration."""
         config = self.presets["small"]
         held = {f.name for f in dataclasses.fields(config)}
         names = ["zoos" if self.several else "data", "data_options"] * bool(self.data)

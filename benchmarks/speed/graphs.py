@@ -106,7 +106,7 @@ def graph_tables(timings: Sequence[Timing]) -> list[Table]:
         "step / dense": times("step_ms", DENSE),
         "memory / dense": times("peak_bytes", DENSE),
     }
-    note = "Medians, and peak memory of a step. / dense: times what the tied dense layer needs."
+    note = "Medians, and peak memory of a step. / dense: ratio to the tied dense layer."
     return ratio_tables(timings, columns, note, "Message passing on {}")
 
 

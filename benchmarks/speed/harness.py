@@ -1,4 +1,4 @@
-"""Contenders that take turns, what is measured of each, and tables of ratios between them.
+"""Contenders that take turns, measurements of each, and tables of ratios between them.
 
 A contender is a module and its input. A training step is forward and backward to inputs and parameters.
 """
@@ -40,7 +40,7 @@ NETWORKS: dict[str, Callable[[], WeightSpace]] = {
 
 
 class Contender:
-    """A layer and its input: ``call(*inputs)`` gives what it computes."""
+    """A layer and its input: ``call(*inputs)`` returns its outputs."""
 
     def __init__(
         self, layer: nn.Module, inputs: Sequence[Tensor], call: Callable[..., tuple[Tensor, ...]], device: str
@@ -63,7 +63,7 @@ class Contender:
         return torch.autograd.grad(self.call(*inputs), wanted, self.cotangents, allow_unused=True)
 
     def memory(self) -> int:
-        """Peak bytes of a step: input, parameters, what is kept for backward, gradients."""
+        """Peak bytes of a step: input, parameters, tensors kept for backward, gradients."""
         no_state = torch.optim.SGD(self.layer.parameters())
         fresh = (t.detach().clone().requires_grad_() for t in self.inputs)
         return step_memory(lambda: self.step(list(fresh)), self.layer, no_state, torch.device(self.device))
@@ -76,7 +76,7 @@ Make: TypeAlias = "Callable[[], Contender]"
 class Timing:
     """One contender in one setting: median milliseconds, parameters, and the peak memory of one training step.
 
-    A setting is the title of a table, a number of networks and one of channels. 0 is what was not measured;
+    A setting is the title of a table, a number of networks and one of channels. 0 stands for no measurement;
     ``skipped`` says why a contender did not run.
     """
 
@@ -108,12 +108,12 @@ def measured(
         table: title of the table of all.
         batch: number of networks.
         channels: of features.
-        makes: name -> what makes the contender, so that those that are left out take no memory.
+        makes: name -> function that makes the contender, so that those that are left out take no memory.
         repeats: timed repetitions of each, after three that are not counted.
         device: ``"cpu"`` or ``"cuda"``.
         seconds: after so many begins no further repetition.
         memory: whether a step's is measured, too.
-        needed: name -> bytes of a step; what needs more than half of what is free does not run.
+        needed: name -> bytes of a step; contenders that need more than half of the free memory do not run.
     """
     skipped = dict.fromkeys(makes, "")
     for name, size in (needed or {}).items():

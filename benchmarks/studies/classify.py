@@ -1,4 +1,4 @@
-"""Classifying INRs: which image does a sine network show, read off its weights (paper Sec. 6.2, App. D.4)?
+"""Classifying INRs: a model reads from the weights of a sine network which image it shows (paper Sec. 6.2, App. D.4).
 
 Every model gets the same networks, prepared alike (`InputConfig`). Epochs are selected by the accuracy on the
 validation networks alone, the loss decides between equal ones. Each model is then tested on the test networks as they
@@ -84,7 +84,7 @@ def require_models(config: ClassifyConfig) -> None:
 
 
 def check(config: ClassifyConfig, corpus: InrCorpus) -> None:
-    """Finds out what cannot be done, before hours of work.
+    """Raises errors of the configuration before hours of work.
 
     Raises:
         ValueError: if there are fewer than two classes, no such model, or one that cannot read the networks.
@@ -187,7 +187,7 @@ def confusion(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Accuracy, cross-entropy, and what selects the epoch: the accuracy, and among equal ones the lower loss.
+    """Returns accuracy, cross-entropy, and the score that selects the epoch: accuracy, then the lower loss.
 
     All are finite whatever a model answers: a NaN counts as the lowest logit, and logits beyond 1e4 as that.
 
@@ -222,7 +222,7 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
 
 
 def fingerprint(corpus: InrCorpus) -> str:
-    """A hash of all networks and labels, and of what they have in common."""
+    """Returns a hash of all networks, their labels and their architecture."""
     digest = hashlib.sha256(repr((corpus.siren, corpus.classes)).encode())
     for part in (corpus.train, corpus.val, corpus.test):
         digest.update(part.labels.numpy().tobytes())

@@ -237,7 +237,7 @@ def metrics_of(answers: Tensor, targets: Tensor, task: str) -> dict[str, float]:
 
 
 def columns_report(learned: Learned) -> Report:
-    """Returns what each model reached on validation, and the chosen one and the baselines on test; and a figure."""
+    """Returns the scores of all models on validation, of the chosen one and the baselines on test, and a figure."""
     labelled, chosen, classes = learned.labelled, learned.chosen, learned.labelled.classes
     column, networks = labelled.request.column, labelled.corpus.activation
     names = SHOWN[labelled.task]

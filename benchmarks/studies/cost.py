@@ -1,8 +1,8 @@
 """Run time and memory of training, every model in one run (paper Tables 10 and 11).
 
-What is timed is one step as in every experiment: take a batch out by index, forward, backward, optimiser. Models take
+One step is timed, as every experiment does it: take a batch out by index, forward, backward, optimiser. Models take
 turns step by step, so that a slow moment of the machine hits all of them, and ratios are of one run. The networks are
-random weights of the zoo's architecture: neither time nor memory depends on what they learned, and no zoo is needed.
+random weights of the zoo's architecture: time and memory do not depend on training, and no zoo is needed.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ def published_table() -> Table:
         ),
         tuple(cells),
         notes=(
-            "Another machine, and memory as the paper measured it, which is not said to be what is counted above. The "
-            "paper's GNN has 5.5M parameters.",
+            "Another machine, and memory as the paper measured it, which may not be the memory that is counted above. "
+            "The paper's GNN has 5.5M parameters.",
         ),
     )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """Editing INRs: change the weights of a sine network so that it shows a changed image (paper Sec. 6.3, App. D.5).
 
-An editor sees weights alone and answers with weights; the loss is the mean squared error between what the edited
-network renders and the ground truth. (App. D.5 speaks of cross-entropy there, Sec. 6.3 of squared errors.) The ground
-truth is the original image dilated, or its contrast enhanced (`dilate`, `contrast`); where the images are not known,
-what the unedited networks render stands in for them. All pixels lie in [0, 1]; those that are rendered are not clamped.
+An editor sees weights alone and answers with weights; the loss is the mean squared error between the image
+of the edited network and the ground truth. (App. D.5 speaks of cross-entropy there, Sec. 6.3 of squared errors.) The
+ground truth is the original image dilated, or its contrast enhanced (`dilate`, `contrast`); if the images are not
+known, those of the unedited networks replace them. All pixels lie in [0, 1]; rendered ones are not clamped.
 
 Epochs are selected by the error on the validation networks alone. Each editor is then tested on the test networks as
 they are (``original``) and on the same networks moved by random elements of their symmetry group, sign flips and
@@ -52,7 +52,7 @@ COMPUTED_BY = ("models/editors.py", "models/inr_input.py", "models/parts.py")
 """Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 CONTRAST = 2.0
 GREY = (0.299, 0.587, 0.114)  # luminance of red, green and blue (ITU-R 601)
-LARGEST = 1e6  # what a pixel that is not finite, or further off, counts as
+LARGEST = 1e6  # the error of a pixel that is not finite, or further off
 LEAST_CHANGE = 1e-6  # mean squared difference between images and targets below which there is nothing to learn
 BATCH = 512  # networks that are rendered at once
 
@@ -104,7 +104,7 @@ def require_models(config: EditConfig) -> None:
 
 
 def check(config: EditConfig, corpus: InrCorpus) -> None:
-    """Finds out what cannot be done, before hours of work.
+    """Raises errors of the configuration before hours of work.
 
     Raises:
         ValueError: if the task changes nothing about the images, there is no such editor, or one that cannot read the
@@ -249,7 +249,7 @@ def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
 
 
 def edit_table(runs: Sequence[Run]) -> Table:
-    """A line per editor, with its test errors; above them what doing nothing costs."""
+    """A line per editor, with its test errors; above them the error without an edit."""
     first = runs[0]
     notes = [
         "Mean squared error between the edited network's image and the ground truth, pixels in [0, 1]; in [-1, 1], as "

@@ -269,7 +269,7 @@ def claims_table(config: ParamsConfig) -> Table:
         text_columns=2,
         notes=(
             "Every equivariant map counts here, so n_0 and n_L enter squared: they are multiplicities of one field, "
-            "and each of its entries may depend on each. The factored layer has what the paper claims.",
+            "and each of its entries may depend on each. The factored layer has the orders that the paper claims.",
         ),
     )
 

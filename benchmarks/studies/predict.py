@@ -107,7 +107,7 @@ def objective(loss: str, quantiles: Quantiles | None) -> Loss:
 
 
 def default_models(corpora: Mapping[str, Corpus]) -> tuple[str, ...]:
-    """Returns all models that can read all of these networks, and two baselines behind the canonical form."""
+    """Returns all models that can read all of these networks, and two baselines with the canonical form."""
     names = []
     for name in (*model_names(), f"{BALANCED}statnn", f"{BALANCED}hnp"):
         with suppress(ValueError):  # it cannot read them

@@ -2,7 +2,7 @@
 
 **Nested validation.** The training networks of every zoo are cut into folds (`cut`). A recipe is trained on the other
 folds and judged on one, in one or several cuts and on all zoos; its score is the mean, so that a model gets one recipe
-for all of them. The zoo's validation networks only confirm what was chosen, beside the training without a recipe;
+for all of them. The zoo's validation networks only confirm the choice, beside the training without a recipe;
 nothing is chosen by them. Test networks are dropped before anything begins.
 
 **Honest scores.** The epoch that a training keeps is selected on the networks that it is judged on, which flatters
@@ -70,7 +70,7 @@ BLIND = 3  # of these, at the start of a recipe's first training, none is given 
 SPANS = ("learning_rate", "weight_decay", "epochs")
 CHOICES = ("batch_size", "schedule", "average_epochs", "loss")
 PLAIN = {"learning_rate": 3e-3, "epochs": 80, "schedule": "one-cycle"}
-"""Tried second, on top of what is tried first: what served in other hands."""
+"""Settings that have worked elsewhere: tried second, in place of those of the first recipe."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Tuned:
 
 
 def check(config: TuneConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
-    """The networks that are searched on, without test networks; what cannot be done is found out here.
+    """Returns the networks of the search, without test networks; raises errors of the configuration.
 
     Raises:
         ValueError: if there is no such model, it cannot read the networks, or they are too few or too equal.
@@ -115,7 +115,7 @@ def tune(
     store: RunStore,
     on_news: Callable[[News], None] = lambda news: None,
 ) -> list[Tuned]:
-    """Searches and confirms, model by model; does what the store does not have. Recipes are written as they are found.
+    """Searches and confirms, model by model, all that is missing in the store; writes each recipe when it is chosen.
 
     Args:
         corpora: name -> networks.
@@ -139,7 +139,7 @@ def tune(
     return tuned
 
 
-# -- what a recipe is judged by ----------------------------------------------------------------------------------------
+# -- judging a recipe -------------------------------------------------------------------------------------------------
 
 
 def cut(corpus: Corpus, folds: int, number: int, seed: int) -> Corpus:
@@ -307,7 +307,7 @@ def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
 
 
 def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
-    """The recipe with these values; ``training`` has what is not searched, of which clipping and validation go on."""
+    """The recipe with these values; clipping, validation and warm-up are those of ``training``."""
     fixed = {name: getattr(training, name) for name in ("clip_norm", "validate_every", "warmup_steps")}
     options = {name: params[name] for name in OPTIONS if name in params}
     searched = {name: value for name, value in params.items() if name != "loss" and name not in options}
@@ -316,7 +316,7 @@ def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A block in which optuna says neither what it does nor that parts of it are new."""
+    """A block in which optuna prints neither messages nor warnings."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     try:
@@ -340,7 +340,7 @@ def _opened(path: Path, name: str, startup: int) -> optuna.Study:
                 storage=storage, study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
             )
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise InvalidValueError(f"{path} is damaged ({error}): remove it, and the search begins anew") from None
+            raise InvalidValueError(f"{path} is damaged ({error}): remove it, and the search starts again") from None
 
 
 def _spent(study: optuna.Study, config: TuneConfig) -> bool:
@@ -432,7 +432,7 @@ def _recipes(tuned: Sequence[Tuned]) -> Table:
         tuple(lines),
         text_columns=2,
         names=(0, 1),
-        notes=("tried first: how the model is trained without a recipe, brought into what is searched.",),
+        notes=("tried first: the model's training without a recipe, brought into the searched ranges.",),
     )
 
 
@@ -446,7 +446,7 @@ def _confirmation(tuned: Sequence[Tuned]) -> Table:
             lines.append((model_class(one.model).label, how, f"{score:.3f}", *taus, seeds))
     zoos = [name for name in _confirmed(tuned[0].runs["tuned"]) if name != "mean"]
     return Table(
-        "Kendall's tau of what was chosen",
+        "Kendall's tau of the chosen recipes",
         ("model", "training", "tau in the search", *(f"tau {name}" for name in zoos), "tau mean", "seeds"),
         tuple(lines),
         text_columns=2,
@@ -467,7 +467,7 @@ def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
         numbers = (len(tried), ended, len(tried) - ended, _number(one), round(sum(map(_seconds, tried))))
         lines.append((model_class(one.model).label, *map(str, numbers)))
     return Table(
-        "What the search took",
+        "Cost of the search",
         ("model", "recipes tried", "to the end", "given up", "chosen", "seconds"),
         tuple(lines),
         notes=(
@@ -491,7 +491,7 @@ def draw_search(tuned: Sequence[Tuned]) -> Figure:
             ax.plot(*zip(*lost, strict=True), "x", color=PALETTE[7], markersize=5, label="given up: best epoch's tau")
         ax.axhline(taus[0], color=PALETTE[4], linewidth=0.9, linestyle=":", label="without a recipe")
         low = min(taus)
-        ax.set_ylim(bottom=low - 0.2 * (max(taus) - low) - 0.005)  # what was given up early may lie far below
+        ax.set_ylim(bottom=low - 0.2 * (max(taus) - low) - 0.005)  # recipes that were given up early may lie far below
         ax.set(xlabel="recipe", ylabel="tau in the search")
         ax.set_title(model_class(one.model).label, fontsize=10)
         ax.legend(fontsize=7, frameon=False)

@@ -60,7 +60,7 @@ class Checkpoint:
 
     def reject(self, reason: str) -> None:
         """Warns that the file is of no use."""
-        log.warning("%s cannot be used (%s): this training starts anew", self.file, reason)
+        log.warning("%s cannot be used (%s): this training starts again", self.file, reason)
 
     def remove(self) -> None:
         """Forgets the training, and a write that was cut off."""

@@ -47,7 +47,7 @@ __all__ = [
     "threads",
 ]
 
-SAID = 300  # characters of what a compiler says
+SHOWN = 300  # characters of a compiler's message
 
 
 def is_main_process() -> bool:
@@ -144,8 +144,8 @@ def threads(count: int | None) -> Iterator[None]:
 def compiled(model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
     """The model's call under ``torch.compile``: compiled when it is first called; the model stays as it is.
 
-    On cuda it runs as CUDA graphs, whose outputs are overwritten by the next call. What cannot be part of a graph (what
-    looks at values, as torch_geometric does) runs as it is, between graphs.
+    On cuda it runs as CUDA graphs, whose outputs are overwritten by the next call. Operations that
+    cannot be part of a graph (those that look at values, as in torch_geometric) run as they are, between graphs.
 
     Raises:
         ValueError: by the first call, if the machine or this version of torch cannot compile the model.
@@ -167,12 +167,12 @@ def compiling(model: nn.Module, device: torch.device) -> Iterator[None]:
     """A block in which a model may be compiled: a first call, or the backward after it, which may come later.
 
     Raises:
-        ValueError: if the compiler fails; what it said, and the way out.
+        ValueError: if the compiler fails, with its message and the way out.
     """
     try:
         yield
     except torch._dynamo.exc.TorchDynamoException as error:
-        said = " ".join(str(error).split())[:SAID]
+        said = " ".join(str(error).split())[:SHOWN]
         raise InvalidValueError(
             f"{type(model).__name__} could not be compiled on {device.type} by torch {torch.__version__} "
             f"({type(error).__name__}: {said}): leave out training.compiled; on a CPU it needs a C++ compiler"
@@ -195,7 +195,7 @@ def gathered(outputs: Any, count: int, fabric: Fabric) -> Any:
 
     Args:
         outputs: a pytree of tensors ``(ceil(count / P), ...)``.
-        count: of examples in the batch; what padded the shares is dropped.
+        count: of examples in the batch; the padding of shares is dropped.
         fabric: as for `share`.
     """
     if fabric.world_size == 1:

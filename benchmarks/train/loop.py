@@ -1,6 +1,6 @@
 """The training loop that all experiments share, on Lightning Fabric.
 
-Batches are taken out of a data set by index, so that an epoch has no work per network in Python. What to learn is
+Batches are taken out of a data set by index, so that an epoch has no work per network in Python. The task is
 injected: a loss, metrics, and the name of the metric that selects the best epoch on the validation set. Nothing else is
 selected on, and the test set never comes here.
 
@@ -106,7 +106,7 @@ def fit(
             is lower than any number.
         seed: of the order of the examples and of random layers.
         fabric: where to run; by default as the configuration says.
-        on_epoch: called after every epoch; where a training continues, first for those that it has behind it.
+        on_epoch: called after every epoch; if a training continues, first for the epochs that are done.
         checkpoint: where the unfinished training is written at ends of epochs, and from where it continues if it is
             there, see `Checkpoint`. It is for the caller to remove, when the result is safe, and to name by all that
             determines it.
@@ -235,7 +235,7 @@ class _Training:
             due = number % config.validate_every == 0 or number == config.epochs or not math.isfinite(train_loss)
             metrics: dict[str, float] = {}
             if due:
-                # One process decides for all, lest they decide differently.
+                # One process decides for all, so that they do not decide differently.
                 scores = self.metrics(predict(self.model, self.val, fabric), self.val.targets)
                 metrics = fabric.broadcast({name: float(value) for name, value in scores.items()})
             validation_seconds, _ = self.clock.stop(start)

@@ -25,9 +25,9 @@ def step_memory(
     Counted: parameters, buffers and the optimiser's state, which live all the time, and whatever the step allocates
     (the batch, activations, gradients), temporary results of operators included. From the allocator: its statistics
     on CUDA, its log of allocations and frees (torch.profiler) on a CPU. Call it when gradients are freed. Not counted:
-    what CUDA graphs hold, which they allocated when they were captured.
+    the memory of CUDA graphs, which they allocated when they were captured.
     """
-    gc.collect()  # else what an earlier measured step left in cycles may be freed in this one, and count as its own
+    gc.collect()  # else tensors of an earlier step that are in cycles may be freed in this one, and count
     state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
     persistent = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *state))
     if device.type == "cuda":
@@ -83,7 +83,7 @@ def race(
     """Median milliseconds of each call, which take turns; the first three rounds are not counted.
 
     Args:
-        calls: what to time.
+        calls: to time.
         repeats: rounds that are counted.
         device: ``"cpu"`` or ``"cuda"``.
         seconds: after so many no further round begins, but for the first of all and the first that is counted.

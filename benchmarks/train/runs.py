@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 CONFIG_NAME = "config.json"
 RECORDED = ("settings", "label", "invariant_under", "sees", "parameters", "networks", "tests", "val", "best_epoch")
-"""What a predictor's file has of its run: nothing that times and machines decide."""
+"""The fields of a run that a predictor's file has: none that depends on times and machines."""
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
 
@@ -56,14 +56,14 @@ class RunSettings:
         experiment: the command's name, as ``predict-generalization``.
         subject: which networks are read, as ``relu`` or ``mnist5k``.
         model: registered name.
-        train_set: what was trained on, as ``original`` or ``augmented``.
+        train_set: the training networks, as ``original`` or ``augmented``.
         seed: of everything random.
-        options: what else the experiment can be told, as JSON has it.
-        loss: name of the loss; as ``training``, with what the model asks for.
+        options: other settings of the experiment, as JSON has them.
+        loss: name of the loss; as ``training``, with the settings that the model asks for.
         training: how it was trained.
         data: fingerprint of the data.
         code: hash of torch's version and of the file of a user's own model, see `code_of`.
-        version: of what the experiment computes; whoever changes results raises it.
+        version: of the code that computes results; it is raised when results change.
     """
 
     experiment: str
@@ -112,7 +112,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run; times in seconds, see `nfn_monomial.benchmarks.train.loop.FitResult` for what is measured."""
+    """A finished run; times in seconds, see `nfn_monomial.benchmarks.train.loop.FitResult`."""
 
     settings: RunSettings
     label: str
@@ -129,7 +129,7 @@ class Run:
     diverged: bool
     history: tuple[dict[str, Any], ...]  # one entry an epoch; numbers that were not finite are None
     environment: dict[str, Any]
-    extra: dict[str, Any] = field(default_factory=dict)  # what the experiment adds, as JSON has it
+    extra: dict[str, Any] = field(default_factory=dict)  # more results of the experiment, as JSON has them
 
     def metric(self, test: str, name: str) -> float:
         """A metric on the test set of this name."""
@@ -195,7 +195,7 @@ class RunStore:
             run: a finished run.
             state: of its model.
             artifacts: tensors to keep beside.
-            predictor: what it takes to build and apply the model again, as JSON has it.
+            predictor: all that is needed to build and apply the model again, as JSON has it.
         """
         settings, made = run.settings, run.to_json()
         record = {"predictor": dict(predictor)} | {name: made[name] for name in RECORDED}
@@ -226,13 +226,13 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def record(folder: Path, command: str, config: Any, data: dict[str, Any], device: str) -> Path:
-    """Writes ``config.json``: what was asked for and with what it was done, so that it can be done again.
+    """Writes ``config.json``: command, configuration, data and machine, so that it can be done again.
 
     Args:
         folder: of the results.
         command: as typed.
         config: a dataclass.
-        data: what is known of the data.
+        data: their description.
         device: where it ran.
 
     Raises:

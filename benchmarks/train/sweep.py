@@ -79,7 +79,7 @@ class Trial:
         loss: of a batch.
         metrics: of a whole data set.
         select: the metric that selects the epoch; larger is better.
-        finish: picks what is kept of the answers to the test sets.
+        finish: picks results and tensors to keep from the answers to the test sets.
         predictor: all that is needed to build and apply the model again, as JSON has it.
     """
 
@@ -117,7 +117,7 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignor
     A run is stored when it is finished; one that is cut off before is continued where it was, by the next call.
 
     Args:
-        jobs: what to do.
+        jobs: the runs.
         store: where finished runs are kept.
         on_progress: see `OnProgress`.
 

@@ -29,7 +29,7 @@ class ResidualCNN(Architecture):
 
     ``channels``: of an image. ``widths``: channels of every stage. ``blocks``: in every stage; the first block of
     every stage but the first halves the map and has a 1x1 convolution as its shortcut s. ``inner``: channels inside
-    of every block, in order. ``normalised``: with a batch norm behind every convolution, which then has no bias.
+    of every block, in order. ``normalised``: with a batch norm after every convolution, which then has no bias.
     ``activations``: the function f, alone in a tuple, as it is one for all.
 
     Raises:
@@ -121,6 +121,6 @@ class _Network(nn.Module):
 
 
 def _convolution(a: ResidualCNN, source: int, target: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
-    """A convolution and what stands behind it; maps keep their size up to the stride."""
+    """Returns a convolution and the norm after it; maps keep their size up to the stride."""
     convolution = nn.Conv2d(source, target, kernel, stride, kernel // 2, bias=not a.normalised)
     return convolution, nn.BatchNorm2d(target) if a.normalised else nn.Identity()

@@ -31,7 +31,7 @@ Kind = Literal["inr", "generalization"]
 
 
 class CorpusError(FileError):
-    """Data that cannot be used; the message names the file, what was found and expected, and a way out."""
+    """Data that cannot be used; the message names the file, the fault, the expected content, and a way out."""
 
 
 class Format(ABC):
@@ -39,7 +39,7 @@ class Format(ABC):
 
     Attributes:
         kind: ``inr`` if `load` gives an `InrCorpus`, ``generalization`` if it gives a dict of `Corpus` by activation.
-        looks_for: what `detects` looks for, for people.
+        looks_for: the files that `detects` looks for, in words.
     """
 
     kind: ClassVar[Kind]

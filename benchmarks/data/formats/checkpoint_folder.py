@@ -31,7 +31,7 @@ class CheckpointFolder(Format):
     It is read as `train` reads its table (`read_labelled`), except that every line has to be usable, so that models
     are compared on all networks. Columns have these names: ``checkpoint`` names the file; ``accuracy`` is a share in
     [0, 1], or percent with the sign; ``split``, if any line has one, says ``train``, ``val`` or ``test``; and
-    ``arguments``, a dict (in CSV as JSON), is what ``net`` is called by, where architectures vary.
+    ``arguments``, a dict (in CSV as JSON), has the arguments of ``net``, if architectures vary.
     """
 
     kind = "generalization"

@@ -32,8 +32,8 @@ def detect(path: str | Path) -> str:
     """The name of the format that a folder has.
 
     Raises:
-        CorpusError: if it has none or several that are known, saying what was looked for and what was found; or is no
-            folder.
+        CorpusError: if it is no folder, or has no known format or several, naming the files that formats need and those
+            that it has.
     """
     folder = require_folder(path)
     names = sorted(name for name, known in FORMATS.items() if known.detects(folder))  # registered in any order
@@ -56,7 +56,7 @@ def load_generalization(
         path: the folder.
         assignments: options as ``key=value``, read by the types that the format's ``load`` states, see
             `settings.override`; they win over ``options``.
-        activations: those that are wanted, by default all; of a format that has no such option some of what it has.
+        activations: those that are wanted, by default all; if the format has no such option, its corpora are chosen.
         options: those of the format's ``load``; any takes ``on_progress(done, total)``, for a bar.
 
     Raises:

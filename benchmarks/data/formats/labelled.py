@@ -52,7 +52,7 @@ from .sides import sides_by, sides_drawn, together
 __all__ = ["LabelledCheckpoints", "Request", "read_labelled"]
 
 FEWEST, FEWEST_OF_A_CLASS = 10, 3
-NO_PLACE = (ValueError, OSError, RuntimeError)  # what a path that leads nowhere, or in a circle, raises
+NO_PLACE = (ValueError, OSError, RuntimeError)  # errors of a path that leads nowhere, or in a circle
 FORM = "a table with a line for each network: CSV with a header, or JSON, a list of objects"
 
 
@@ -102,7 +102,7 @@ class LabelledCheckpoints:
         classes: the texts of a column of classes, sorted; empty for numbers.
         unit: of numbers, as ``%``.
         paths: side -> files, in the order of the networks.
-        notes: in words, how files and sides were chosen, and what was left out.
+        notes: in words, how files and sides were chosen, and the lines and files that were left out.
     """
 
     corpus: Corpus
@@ -134,7 +134,7 @@ class _Rows:
         self.files = [self.files[i] for i in rows] if self.files else []
 
     def notes(self) -> list[str]:
-        """Returns in words what was left out."""
+        """Returns in words the lines and files that were left out."""
         return [f"{len(shown)} {why}, as {', '.join(shown[:2])}" for why, shown in self.left_out.items() if shown]
 
     def require(self, count: int, what: str) -> None:
@@ -158,7 +158,7 @@ def read_labelled(
 
     Raises:
         FileNotFoundError: if there is no such table.
-        CorpusError: naming the table, what was found and the way out, if it has no such column, fewer than ten networks
+        CorpusError: naming the table, the fault and the way out, if it has no such column, fewer than ten networks
             are left, all have the same target, no sides can be drawn, or a line cannot be used and all have to be.
     """
     folder, table, column, key = require_folder(request.folder), request.targets, request.column, request.key
@@ -450,7 +450,7 @@ def _checkpoint_at(path: Path, key: str | None) -> Checkpoint:
 
 
 def _info_of(definition: Definition, keys: Iterable[str]) -> NetworkInfo:
-    """Returns what models may know of the networks of an architecture, whose files have these keys."""
+    """Describes the networks of an architecture, whose files have these keys, for models."""
     parameters = definition.space.parameters
     others = {key: definition.tied.get(key) for key in definition.shapes if key not in parameters}
     saved = {key: name for key in keys if (name := definition.renamed(key)) != key}

@@ -67,7 +67,7 @@ SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "trai
 
 
 class Shard(NamedTuple):
-    """Networks of one architecture that are in one file; what was read is mapped.
+    """Networks of one architecture that are in one file; tensors that were read are mapped.
 
     Attributes:
         architecture: of all these networks.
@@ -332,7 +332,7 @@ class MadeInrs(Format):
         if description["fingerprint"] != pictures.fingerprint:
             raise CorpusError(
                 f"{path} was fitted to other images than the {pictures.name} installed here: install the versions that "
-                f"{ZOO_FILE} names, or make the networks anew with --overwrite"
+                f"{ZOO_FILE} names, or make the networks again with --overwrite"
             )
         (group,) = groups
         siren, columns = group.architecture, group.tensors

@@ -108,7 +108,7 @@ def _read_stacked(
         step: called after each file.
 
     Raises:
-        CorpusError: what ``read`` raises, and naming the file, the tensor and both shapes, if one differs.
+        CorpusError: as ``read``; and if a shape differs, naming the file, the tensor and both shapes.
     """
     shapes = {name: tuple(t.shape) for name, t in read(like).items()}
     out = {name: torch.empty(len(paths), *shape) for name, shape in shapes.items()}
@@ -293,8 +293,8 @@ class DwsMnistInrs(Format):
 
         Args:
             path: ``mnist-inrs`` or the folder that holds it.
-            splits: the file of splits, by default the one in or next to ``mnist-inrs``. Of its paths what counts is
-                the part from ``mnist_png_`` on.
+            splits: the file of splits, by default the one in or next to ``mnist-inrs``. Of its paths, only
+                the part from ``mnist_png_`` on counts.
             limit: see the module, as for all that follow.
         """
         folder = require_folder(path)

@@ -23,7 +23,7 @@ NOTHING = ("", "-", "nan", "none", "null", "na", "n/a", "inf", "+inf", "-inf", "
 
 
 class Line(NamedTuple):
-    """A line of a table: where it stands, and column -> cell, a text or what JSON has."""
+    """A line of a table: its place, and column -> cell, a text or a value of JSON."""
 
     place: str
     cells: dict[str, Any]
@@ -34,7 +34,7 @@ def read_table(path: Path, form: str) -> list[Line]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorpusError: naming the file and the line, if it is no table; ``form`` says what is expected.
+        CorpusError: naming the file and the line, if it is no table; ``form`` describes the table.
     """
     with damaged(path, f"expected {form}", CorpusError):
         if path.suffix in OBJECTS:
@@ -65,7 +65,7 @@ def _objects(entries: Any, path: Path, form: str, what: str) -> list[Line]:
 
 
 def text_of(cell: Any) -> str:
-    """A cell as text, without blanks around it; nothing for what JSON calls null."""
+    """Returns a cell as text, without blanks around it; empty for null."""
     return "" if cell is None else str(cell).strip()
 
 

@@ -104,7 +104,7 @@ def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkey
     assert "Took 0." in text
     assert {row["train_set"] for row in read(tmp_path / "out")["rows"]} == {"original"}
     text = said(*asked, "--augmented")
-    assert "60 networks were there already" in text
+    assert "60 networks were already there" in text
     assert text.count("(kept)") == 2
     assert ("relu", "augmented") in {(r["activation"], r["train_set"]) for r in read(tmp_path / "out")["rows"]}
 

@@ -212,7 +212,7 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     command = ("zoo", "make", "--vary-architecture", "--out", tmp_path / "zoo", "--networks", 8)
     command = (*command, "--activations", "tanh")
     assert "8 networks trained" in said(*command)
-    assert "8 networks were there already" in said(*command)
+    assert "8 networks were already there" in said(*command)
     assert {group.architecture.activation for group in groups_in(tmp_path / "zoo")} == {"tanh"}
     assert "add --vary-architecture" in said("zoo", "make", "--kinds", "residual", "--out", tmp_path / "no", code=2)
     refused = said(*command, "--seed", 7, code=2)
@@ -225,7 +225,7 @@ def test_zoo_make_of_the_published_grid(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(zoo_config, "PublishedConfig", lambda **changes: replace(tiny, **changes))
     command = ("zoo", "make", "--out", tmp_path / "zoo", "--networks", 12, "--images", "digits")
     assert "12 networks trained" in said(*command, "--grid", "published")
-    assert "12 networks were there already" in said(*command, "--grid", "published")
+    assert "12 networks were already there" in said(*command, "--grid", "published")
     assert "grid is 'published' there, None asked for" in said(*command, code=2)
     assert {name: len(corpus.test[0]) for name, corpus in MadeZoo.load(tmp_path / "zoo").items()} == {
         "relu": 3,
