@@ -38,7 +38,11 @@ def group() -> None:
 def zoo_make(
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help=f"Folder, by default {DIGITS}; zoos/mixed; of the published grid zoos/paper."),
+        typer.Option(
+            "--out",
+            "-o",
+            help=f"Folder, by default {DIGITS}; zoos/mixed for mixed zoos, zoos/paper for the published grid.",
+        ),
     ] = None,
     networks: Networks = 1000,
     images: Annotated[
@@ -59,7 +63,8 @@ def zoo_make(
     ] = "",
     seed: Seed = 0,
     vary_architecture: Annotated[
-        bool, typer.Option("--vary-architecture", help="A mixed zoo: depths, widths, kernels, activations differ.")
+        bool,
+        typer.Option("--vary-architecture", help="Make a mixed zoo: depths, widths, kernels and activations differ."),
     ] = False,
     kinds: Annotated[
         str,

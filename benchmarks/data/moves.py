@@ -6,7 +6,7 @@ Their accuracies stay as they are: test sets of moved and of widened networks, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -20,7 +20,6 @@ from .widen import can_widen, widen
 
 __all__ = [
     "WIDENED",
-    "TestSet",
     "augment",
     "test_sets",
     "transform",
@@ -28,17 +27,6 @@ __all__ = [
 ]
 
 WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """Test networks, as they are (``scale`` None, name ``original``), moved by the group, or widened."""
-
-    __test__ = False  # not a test case, whatever pytest makes of the name
-
-    name: str
-    scale: float | None
-    parts: Parts
 
 
 def _drawn(space: WeightSpace, count: int, scale: float, seed: int) -> GroupElement:
@@ -71,19 +59,23 @@ def widened(parts: Parts, factor: float, seed: int) -> Parts:
     return tuple(wide)
 
 
-def test_sets(corpus: Corpus, scales: Sequence[float], widen: float, seed: int) -> Iterator[TestSet]:
-    """The test networks as they are; moved: once per scale, or once if no group scales; and widened unless by 0, or
-    there are some of which it is not known how (`can_widen`).
+def test_sets(
+    corpus: Corpus, scales: Sequence[float], widen: float, seed: int
+) -> Iterator[tuple[str, float | None, Parts]]:
+    """Yields names, upper bounds of scales (None if nothing was scaled), and networks of test sets.
+
+    The test networks as they are; moved once per scale, or once if no group scales; and widened, unless ``widen`` is 0
+    or some cannot be widened (`can_widen`).
     """
-    yield TestSet("original", None, corpus.test)
+    yield "original", None, corpus.test
     if not corpus.scales:
         name = "sign flips" if corpus.flips else "permuted"
-        yield TestSet(name, None, transform(corpus.test, 1.0, derive_seed(seed, "test")))
+        yield name, None, transform(corpus.test, 1.0, derive_seed(seed, "test"))
     else:
         for scale in scales:
-            yield TestSet(f"scale {scale:g}", scale, transform(corpus.test, scale, derive_seed(seed, "test", scale)))
+            yield f"scale {scale:g}", scale, transform(corpus.test, scale, derive_seed(seed, "test", scale))
     if widen and all(can_widen(info.space) for info in corpus.info.architectures):
-        yield TestSet(WIDENED, None, widened(corpus.test, widen, derive_seed(seed, WIDENED)))
+        yield WIDENED, None, widened(corpus.test, widen, derive_seed(seed, WIDENED))
 
 
 test_sets.__test__ = False  # type: ignore[attr-defined]

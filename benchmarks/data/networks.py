@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = [
     "accuracies",
     "fingerprint",
     "groups_of",
+    "halves",
+    "row_order",
 ]
 
 
@@ -123,3 +126,23 @@ def fingerprint(corpus: Corpus) -> str:
             digest.update(f"{name}{tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()[:16]
+
+
+def row_order(rows: int) -> list[int]:
+    """Returns the order of rows that is split when there is no split file: one permutation per number of rows."""
+    order = list(range(rows))
+    random.Random(0).shuffle(order)
+    return order
+
+
+def halves(rows: Sequence[int]) -> dict[str, list[int]]:
+    """Splits rows as nfn does: the second half is for testing, of the first four fifths for training.
+
+    The first half is shuffled by ``random.Random(0)`` before.
+    """
+    half = int(0.5 * len(rows))
+    first = list(range(half))
+    random.Random(0).shuffle(first)
+    cut = int(0.8 * half)
+    parts = {"train": first[:cut], "val": first[cut:], "test": range(half, len(rows))}
+    return {name: [rows[place] for place in part] for name, part in parts.items()}

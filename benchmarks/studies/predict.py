@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, softplus
 
 from nfn_monomial.benchmarks.data.batches import prepared
-from nfn_monomial.benchmarks.data.moves import WIDENED, TestSet, augment, test_sets
+from nfn_monomial.benchmarks.data.moves import WIDENED, augment, test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig, TrainSet
@@ -249,12 +249,12 @@ class Sets:
         self.train = lru_cache(maxsize=1)(self._train)
         self._kept = lru_cache(maxsize=1)(lambda scales, seed: tuple(test_sets(corpus, scales, widen, seed)))
 
-    def tests(self, scales: tuple[float, ...], widened: bool, seed: int) -> Iterator[TestSet]:
+    def tests(self, scales: tuple[float, ...], widened: bool, seed: int) -> Iterator[tuple[str, float | None, Parts]]:
         """See `test_sets`; ``widened``: with that of the widened networks, if there is one."""
         size = (len(scales) + 4) * sum(t.nbytes for part in self.corpus.test for t in part.networks.tensors.values())
         if size > TEST_BYTES:
             return test_sets(self.corpus, scales, self.widen * widened, seed)
-        return (test for test in self._kept(scales, seed) if widened or test.name != WIDENED)
+        return (test for test in self._kept(scales, seed) if widened or test[0] != WIDENED)
 
     def drawn(self, seed: int, count: int) -> tuple[Parts, Parts]:
         """Training and validation networks: all, or so many for training and the same share for validation."""
@@ -283,8 +283,8 @@ def prepare(sets: Sets, settings: RunSettings) -> Trial:
     augment_scale = options["augment_scale"]
 
     def tests() -> Iterator[Test]:
-        for test in sets.tests(scales, bool(options["widen"]), seed):
-            yield Test(test.name, prepared(test.parts, model.prepare_groups), test.scale)
+        for name, scale, parts in sets.tests(scales, bool(options["widen"]), seed):
+            yield Test(name, prepared(parts, model.prepare_groups), scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     count = options.get("train_networks", 0)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
-from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
+from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part, halves, row_order
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.checks import brief as shown
@@ -34,7 +34,6 @@ from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .base import CorpusError, Format, register_format
-from .zoo_files import halves, row_order
 
 __all__ = [
     "COLUMNS",

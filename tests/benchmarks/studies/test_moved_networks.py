@@ -54,15 +54,15 @@ def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_p
 def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:
     first, again, other = (list(test_sets(zoo, (1e1, 1e6), 1.5, seed)) for seed in (0, 0, 1))
     named = [("original", None), ("scale 10", 1e1), ("scale 1e+06", 1e6), ("widened", None)]
-    assert [(t.name, t.scale) for t in first] == named
-    weights = [[t.parts[0].networks.tensors["weight.1"] for t in sets] for sets in (first, again, other)]
+    assert [(name, scale) for name, scale, _ in first] == named
+    weights = [[parts[0].networks.tensors["weight.1"] for *_, parts in sets] for sets in (first, again, other)]
     for name, a, b, c in zip((name for name, _ in named), *weights, strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a, c) == (name == "original")
-    sizes = [t.parts[0].networks.tensors["bias.0"].abs().max() for t in first[:3]]
+    sizes = [parts[0].networks.tensors["bias.0"].abs().max() for *_, parts in first[:3]]
     assert sizes[0] < sizes[1] < sizes[2]
     assert weights[0][-1].shape[1:3] == (8, 6), "5 and 4 neurons, and half as many again"
-    assert [t.name for t in test_sets(zoo, (1e1,), 0, 0)] == ["original", "scale 10"]
+    assert [name for name, *_ in test_sets(zoo, (1e1,), 0, 0)] == ["original", "scale 10"]
 
 
 def test_widened_networks_are_permuted_but_not_flipped() -> None:
