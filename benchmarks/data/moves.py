@@ -35,7 +35,7 @@ def _drawn(space: WeightSpace, count: int, scale: float, seed: int) -> GroupElem
 
 
 def transform(parts: Parts, scale: float, seed: int) -> Parts:
-    """Every network moved by a random element of its own: permuted, and scaled in ``[1, scale]`` or sign-flipped."""
+    """Moves every network by a random element of its own: permuted, and scaled in ``[1, scale]`` or sign-flipped."""
     return tuple(_moved(part, part.info.space, scale, derive_seed(seed, i)) for i, part in enumerate(parts))
 
 
@@ -45,7 +45,7 @@ def _moved(part: Part, group: WeightSpace, scale: float, seed: int) -> Part:
 
 
 def widened(parts: Parts, factor: float, seed: int) -> Parts:
-    """Every network with ``factor`` times the hidden neurons and the same function; copies in random places.
+    """Gives every network ``factor`` times the hidden neurons and the same function; copies are in random places.
 
     A template stays that of the networks before: its functional calls take wider parameters as well.
     """
@@ -82,7 +82,7 @@ test_sets.__test__ = False  # type: ignore[attr-defined]
 
 
 def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
-    """In every part its networks, then a moved copy of each whose range of scales is drawn from ``scales``."""
+    """Adds to every part a moved copy of each network, whose range of scales is drawn from ``scales``."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "ranges"))
     twice = []
     for i, part in enumerate(parts):

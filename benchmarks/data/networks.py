@@ -108,12 +108,12 @@ class Corpus:
 
 
 def groups_of(parts: Parts) -> list[NetworkGroup]:
-    """All networks with a channel, parameter name -> ``(N, 1, *shape)``, the input of models."""
+    """Returns all networks with a channel, parameter name -> ``(N, 1, *shape)``, the input of models."""
     return [({name: t.unsqueeze(1) for name, t in p.networks.tensors.items()}, p.info.space) for p in parts]
 
 
 def accuracies(parts: Parts) -> Tensor:
-    """``(N,)``, all networks in order."""
+    """Returns the accuracies ``(N,)`` of all networks in order."""
     return torch.cat([part.networks.accuracy for part in parts])
 
 

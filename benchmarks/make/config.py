@@ -188,7 +188,7 @@ class MixedConfig(TrainingRanges):
 
 
 def draw_hyperparameters(config: TrainingRanges) -> list[Hyperparameters]:
-    """Draws those of every network; network i depends on the seed and on i alone, not on how many there are."""
+    """Draws the hyperparameters of every network; those of network i depend on the seed and on i alone."""
     drawn = []
     for number in range(config.networks):
         rng = random.Random(f"{config.seed}/{number}")
@@ -220,7 +220,7 @@ def _log_uniform(rng: random.Random, low: float, high: float) -> float:
 
 
 def draw_architecture(config: MixedConfig, number: int, image_size: int, classes: int) -> Architecture:
-    """Architecture ``number``, which depends on it and on the configuration alone. Images have one channel.
+    """Draws architecture ``number``, which depends on it and on the configuration alone. Images have one channel.
 
     Raises:
         ValueError: if a transformer is asked for, and no size of patches fits the images.

@@ -1,4 +1,4 @@
-"""Make a set of INRs: fit a SIREN to every picture of a set of images."""
+"""Making a set of INRs: a SIREN is fitted to every picture of a set of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit one SIREN to every image, many at once: sine networks from coordinates to pixels (Sitzmann et al. 2020).
+"""Fitting one SIREN to every image, many at once: sine networks from coordinates to pixels (Sitzmann et al. 2020).
 
 All networks of a batch take each step together, in matrix products batched over networks. A step sees every `parts`-th
 pixel, the next step the next ones, since most of the time goes into sines and cosines.

@@ -137,7 +137,7 @@ def _mask_shapes(model: nn.Module, images: Tensor) -> dict[str, torch.Size]:
 
 
 def _cut(masks: Tensor, shapes: Mapping[str, torch.Size], offset: int) -> Iterator[tuple[str, Tensor]]:
-    """Masks ``(b, n * channels, ...)`` out of rows, from an offset on; channels last there."""
+    """Cuts masks ``(b, n * channels, ...)`` out of rows, which have channels last, from an offset on."""
     for name, (b, channels, *size) in shapes.items():
         end = offset + b * channels * math.prod(size)
         yield name, masks[:, offset:end].view(-1, b, *size, channels).movedim(0, -2).flatten(-2).movedim(-1, 1)

@@ -1,4 +1,4 @@
-"""Make a zoo: train many small classifiers on images that ship in a package.
+"""Making a zoo: many small classifiers are trained on images that ship in a package.
 
 Networks of a `ZooConfig` are those of the Small CNN Zoo (Unterthiner et al. 2020): three 3x3 stride-2 convolutions of
 16 channels, global average pooling, one dense layer; those of a `MixedConfig` have many architectures. Every network

@@ -192,7 +192,7 @@ def _outline(networks: NetworkInfo | MixedInfo) -> Batch:
 
 
 def _ends(graph: Batch) -> tuple[Tensor, Tensor]:
-    """Which nodes are inputs, or others that are told apart by their numbers such as positions, and which outputs."""
+    """Returns masks of the nodes with fixed places that are no outputs, such as inputs and positions, and of outputs."""
     fixed = graph.symmetry == 0
     last = fixed & (graph.layer == graph.depth)
     return fixed & ~last, last
@@ -242,7 +242,7 @@ class GNN(_GraphModel):
 
 @register("gnn-paper")
 class PaperGNN(GNN):
-    """`GNN` at the paper's size; run where it is named, not among all models, as its steps are many times as dear."""
+    """`GNN` at the paper's size; it is run only if it is named, since its steps take many times as long."""
 
     label, task = "GNN (5.5M)", "ablation"
 

@@ -23,7 +23,7 @@ def prepared_siren(config: InputConfig, siren: Siren) -> Siren:
 
 
 class Warp(nn.Module):
-    """In training, turn, zoom and shift every image a little: ``W (A x + t) + b`` in a network's first layer.
+    """Turns, zooms and shifts every image a little in training: ``W (A x + t) + b`` in a network's first layer.
 
     Shifts are uniform up to ``size`` either way, in units of half an image, logarithms of zooms likewise; angles up to
     ``2 size``. Exact, as networks are functions of coordinates; in eval mode the identity.
@@ -84,7 +84,7 @@ class Classifier(nn.Module):
         self.model.fit_inputs(self.model.prepare_groups([(self.norm(tensors), self.space)]))
 
     def canonical(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Frequency and phases as the configuration wants them; the images stay as they are."""
+        """Brings frequency and phases into the configured form; the images stay as they are."""
         config, omega_0 = self.config, self.siren.omega_0
         if config.absorb_omega or config.canonical_phase:
             networks = absorb_omega(networks, self.space, omega_0)

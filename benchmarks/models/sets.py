@@ -82,7 +82,7 @@ class _TensorSet(Model):
 
 
 def _present(tensors: Tensor, counts: Tensor) -> Tensor:
-    """Which rows are tensors and no padding, ``(N, longest)``."""
+    """Returns a mask ``(N, longest)`` of rows that are tensors, and no padding."""
     return torch.arange(tensors.shape[1], device=counts.device) < counts[:, None]
 
 
@@ -121,6 +121,6 @@ class InvariantSet(_TensorSet):
     width, clamp = OF_TENSOR, FURTHEST
 
     def statistics(self, tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
-        """Those of nodes are left out."""
+        """Returns the statistics of tensors, without those of nodes."""
         values: Tensor = InvariantStatistics(space)(tensors)
         return values[:, : OF_TENSOR * len(space.parameters)].reshape(len(values), -1, OF_TENSOR)

@@ -27,7 +27,7 @@ Curves = dict[str, dict[int, list[Run]]]
 
 
 def curve_tables(runs: Sequence[Run]) -> list[Table]:
-    """Two tables for every activation, of the test networks as they are and moved, and one of Monomial-NFN beside HNP.
+    """Returns for every activation a table for each test set; and one of Monomial-NFN beside HNP.
 
     Args:
         runs: of `predict_generalization` with ``train_networks`` and one train set.
@@ -51,7 +51,7 @@ def curve_tables(runs: Sequence[Run]) -> list[Table]:
 
 
 def _curves(runs: Sequence[Run]) -> dict[str, Curves]:
-    """By activation; numbers of networks ascending."""
+    """Returns the curves by activation; numbers of networks ascend."""
     by_activation: dict[str, Curves] = {}
     for (activation, _, model), group in by_model(runs).items():
         count = group[0].settings.options["train_networks"]
@@ -90,7 +90,7 @@ def _table(runs: Sequence[Run], activation: str, test: str, curves: Curves) -> T
 
 
 def draw_curves(runs: Sequence[Run]) -> Figure:
-    """Tau over the number of training networks: a row of panels for each activation, a panel for each test set.
+    """Draws tau over the number of training networks: a row of panels for each activation, a panel for each test set.
 
     Stars are the paper's numbers, of its own zoo.
     """

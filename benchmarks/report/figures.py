@@ -32,7 +32,7 @@ def stroke(invariant: bool) -> dict[str, Any]:
 
 
 def legend_beside(figure: Figure, handles: Sequence[Artist], bold: Sequence[bool]) -> None:
-    """Beside the panels, which would have no room for as many names as there are models; some of them bold."""
+    """Puts the legend beside the panels, which have no room for so many names; some names are bold."""
     high = LEGEND_LINE * len(handles) + 0.6
     figure.set_size_inches(figure.get_figwidth() + LEGEND, max(figure.get_figheight(), high))
     legend = figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
@@ -43,7 +43,7 @@ def legend_beside(figure: Figure, handles: Sequence[Artist], bold: Sequence[bool
 def draw_learning(
     runs: Sequence[Run], curves: Mapping[str, Callable[[dict[str, Any]], float]], level: tuple[str, float] | None = None
 ) -> Figure:
-    """Learning curves: a panel for each, a line for every model, the mean over seeds, with all runs in the background.
+    """Draws learning curves: a panel for each, a line for every model, the mean over seeds; single runs are faint.
 
     Args:
         runs: of one experiment, see `by_model`.

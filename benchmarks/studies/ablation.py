@@ -77,7 +77,7 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
 
 
 def draw_ablation(runs: Sequence[Run]) -> Figure:
-    """Tau against the number of equivariant layers, with and without a layer of HNP, unchanged and moved the most."""
+    """Draws tau over the number of equivariant layers, with and without HNP, unchanged and moved the most."""
     groups = by_model(runs)
     subjects = list(dict.fromkeys(subject for subject, _, _ in groups))
     figure, axes = panels(1, len(subjects), (4.8 * len(subjects), 3.8))

@@ -133,7 +133,7 @@ def sizes_of(sizes: Sizes, model: str) -> dict[str, Any]:
 
 
 def prepare(corpus: InrCorpus, settings: RunSettings) -> Trial:
-    """Model and data of one run."""
+    """Returns model and data of one run."""
     options, seed, siren = settings.options, settings.seed, corpus.siren
     inputs = InputConfig(**options["inputs"])
     model = build_model(

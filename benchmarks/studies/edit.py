@@ -58,12 +58,12 @@ BATCH = 512  # networks that are rendered at once
 
 
 def dilate(images: Tensor) -> Tensor:
-    """Every pixel becomes the largest of the 3x3 pixels around it, within the image; ``(N, C, H, W)``, as all here."""
+    """Replaces every pixel by the largest of the 3x3 pixels around it, within the image; ``(N, C, H, W)``."""
     return torch.from_numpy(grey_dilation(images.numpy(), size=(1, 1, 3, 3)))
 
 
 def contrast(images: Tensor) -> Tensor:
-    """Every pixel twice as far from the mean grey value of its image, cut off at 0 and 1.
+    """Doubles the distance of every pixel from the mean grey value of its image; ends are 0 and 1.
 
     The contrast of Pillow's ``ImageEnhance`` with factor 2. The paper does not give its transformation.
     """
@@ -177,7 +177,7 @@ class _Images:
 
 
 def prepare(images: _Images, settings: RunSettings) -> Trial:
-    """Model and data of one run."""
+    """Returns model and data of one run."""
     options, seed, corpus = settings.options, settings.seed, images.corpus
     config = EditorConfig(**options["editor"])
     editor = build_editor(settings.model, corpus.siren, config, seed=derive_seed(seed, "model"))
@@ -225,7 +225,7 @@ DIGITS = 4  # of errors
 
 
 def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
-    """Table, images and learning curves of finished runs, which the store has.
+    """Returns table, images and learning curves of finished runs, which the store has.
 
     Args:
         runs: of one task and configuration, see `edit_inrs`.

@@ -218,7 +218,7 @@ PUBLISHED_EDIT = {"mlp": ("", "4.5M"), "np": ("", "4.1M"), "hnp": ("", "12.8M"),
 
 
 def params_report(config: ParamsConfig) -> Report:
-    """All counts: of one layer, their growth, and of every model."""
+    """Returns all counts: of one layer, their growth, and of every model."""
     counts = layer_counts(config)
     tables = [layer_table(counts, config), claims_table(config), *model_tables()]
     stated = [{"title": t.title, "header": t.header, "cells": t.cells} for t in tables]
@@ -275,7 +275,7 @@ def claims_table(config: ParamsConfig) -> Table:
 
 
 def model_tables() -> list[Table]:
-    """Every registered model with the paper's sizes: on the zoo's network, as classifiers and as editors of INRs."""
+    """Returns the sizes of all registered models with the paper's settings, for CNNs, classifying and editing INRs."""
     zoo = {name: zoo_network(name) for name in ("relu", "tanh")}
     grey, colour = Siren((2, 32, 32, 1), 30.0, (1, 28, 28)), Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
     inrs = ((inr_info(grey), CLASSIFY["paper"].sizes), (inr_info(colour), CLASSIFY["paper-cifar"].sizes))

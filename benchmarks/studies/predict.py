@@ -250,14 +250,14 @@ class Sets:
         self._kept = lru_cache(maxsize=1)(lambda scales, seed: tuple(test_sets(corpus, scales, widen, seed)))
 
     def tests(self, scales: tuple[float, ...], widened: bool, seed: int) -> Iterator[tuple[str, float | None, Parts]]:
-        """See `test_sets`; ``widened``: with that of the widened networks, if there is one."""
+        """Returns test sets as `test_sets`; ``widened``: with the widened networks, if there are any."""
         size = (len(scales) + 4) * sum(t.nbytes for part in self.corpus.test for t in part.networks.tensors.values())
         if size > TEST_BYTES:
             return test_sets(self.corpus, scales, self.widen * widened, seed)
         return (test for test in self._kept(scales, seed) if widened or test[0] != WIDENED)
 
     def drawn(self, seed: int, count: int) -> tuple[Parts, Parts]:
-        """Training and validation networks: all, or so many for training and the same share for validation."""
+        """Returns training and validation networks: all, or so many for training and the same share for validation."""
         train, val = self.corpus.train, self.corpus.val
         if not count:
             return train, val
@@ -265,7 +265,7 @@ class Sets:
         return _share_of(train, share, derive_seed(seed, "train")), _share_of(val, share, derive_seed(seed, "val"))
 
     def _train(self, train_set: TrainSet, ranges: tuple[float, ...], seed: int, count: int) -> tuple[Parts, Parts]:
-        """See `drawn`; ``ranges``: of the scales of augmented ones."""
+        """Returns the networks of `drawn`, augmented with scales from these ranges, or only the moved copies."""
         train, val = self.drawn(seed, count)
         if train_set != "original":
             train = augment(train, ranges, derive_seed(seed, "augment train"))

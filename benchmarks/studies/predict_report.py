@@ -71,7 +71,7 @@ class Row:
 
 
 def predict_report(runs: Sequence[Run], per_scale: bool = False) -> Report:
-    """Tables, Figure 1, and the numbers of both.
+    """Returns tables, Figure 1, and the numbers of both.
 
     Args:
         runs: of `predict_generalization`.
@@ -202,7 +202,7 @@ def short(name: str, scale: float | None) -> str:
 
 
 def draw_figure(rows: Sequence[Row]) -> Figure:
-    """Kendall's tau against the size of the scales: one line per model, a panel per activation and train set.
+    """Draws Kendall's tau over the size of the scales: one line per model, a panel per activation and train set.
 
     Activations whose group does not scale (tanh) have a panel of bars instead: test networks as they are, moved, and
     widened; in panels of lines, the widened ones stand apart on the right. Panels of one activation share their
@@ -303,7 +303,7 @@ def _check(config: PredictConfig) -> None:
 
 
 def _choose(config: PredictConfig, corpora: Mapping[str, Corpus]) -> PredictConfig:
-    """``--models all`` are those that can read the networks; of a preset's models, those that can."""
+    """Chooses for ``--models all``, and among a preset's models, those that can read the networks."""
     if config.models != ALL and config.models not in {preset.models for preset in PREDICT.values()}:
         return config
     able = default_models(corpora)

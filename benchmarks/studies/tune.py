@@ -166,7 +166,7 @@ def halved(scores: Metrics, logits: Tensor, accuracy: Tensor) -> dict[str, float
 
 
 def crossed(validations: Iterable[Mapping[str, float]]) -> float:
-    """Tau of one half at the epoch that the other half selects, and the other way round: the mean.
+    """Returns the mean tau of one half at the epoch that the other half selects, both ways.
 
     Args:
         validations: metrics of every epoch that was validated, of which `halved` are.
@@ -258,7 +258,7 @@ def search(
 
 
 def attempts(study: optuna.Study) -> list[FrozenTrial]:
-    """All recipes so far, to the end or given up, but none that was cut off."""
+    """Returns all recipes so far, finished or given up, without those that were cut off."""
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
 
@@ -398,18 +398,18 @@ def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
 
 
 def _number(tuned: Tuned) -> int:
-    """That of the recipe that was chosen, from 1."""
+    """Returns the number of the chosen recipe, from 1."""
     return [trial.number for trial in attempts(tuned.study)].index(tuned.study.best_trial.number) + 1
 
 
 def _ended(study: optuna.Study) -> dict[int, float]:
-    """Number, from 1, and score of every recipe that was tried to the end."""
+    """Returns number, from 1, and score of every finished recipe."""
     tried = enumerate(attempts(study), start=1)
     return {i: trial.value for i, trial in tried if trial.state == TrialState.COMPLETE and trial.value is not None}
 
 
 def _confirmed(runs: Sequence[Run]) -> dict[str, Mean]:
-    """Zoo -> the score over seeds; ``mean``: that of the mean over zoos."""
+    """Returns the score over seeds of every zoo; ``mean``: of the mean over zoos."""
     scores: dict[str, list[float]] = {}
     for run in runs:
         validations = (epoch["metrics"] for epoch in run.history if epoch["metrics"])
@@ -479,7 +479,7 @@ def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
 
 
 def draw_search(tuned: Sequence[Tuned]) -> Figure:
-    """For every model the score of every recipe in the order of the search."""
+    """Draws for every model the scores of recipes in the order of the search."""
     figure, axes = panels(len(tuned), 1, (6.0, 2.9 * len(tuned) + 0.3))
     for ax, one in zip(axes, tuned, strict=True):
         numbers, taus = zip(*_ended(one.study).items(), strict=True)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """Where an unfinished training is kept: a piece of a `Store`, whose key is the name of the training.
+    """The file of an unfinished training: a piece of a `Store`, whose key is the name of the training.
 
     Args:
         path: of the file, without the store's suffix; its last part names the training.

@@ -57,7 +57,7 @@ def is_main_process() -> bool:
 
 
 class _Mixed(MixedPrecision):
-    """Autocast decides what is rounded, operation by operation; Fabric would round the data, networks among them."""
+    """Mixed precision in which autocast rounds operation by operation; Fabric would also round the data."""
 
     def convert_input(self, data: Any) -> Any:
         return data
@@ -87,7 +87,7 @@ def require_device(name: str | torch.device, count: int = 1) -> torch.device:
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
-    """Fabric on the configured devices. Starts the other processes, unless ``torchrun`` or ``fabric run`` has.
+    """Returns Fabric on the configured devices. Starts the other processes, unless ``torchrun`` or ``fabric run`` has.
 
     Raises:
         ValueError: if there is no such device, or the number of processes is another one already.
@@ -180,8 +180,9 @@ def compiling(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def share(index: Tensor, fabric: Fabric) -> Tensor:
-    """This process's part ``(ceil(n / P),)`` of a batch ``(n,)``. Shares are of one length, the last examples padding
-    by repetition.
+    """Returns this process's part ``(ceil(n / P),)`` of a batch ``(n,)``.
+
+    Shares have one length; the last ones are padded by repetition.
     """
     if fabric.world_size == 1:
         return index

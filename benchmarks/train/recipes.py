@@ -53,7 +53,7 @@ class Recipe:
         Head(**self.options)
 
     def apply(self, training: TrainConfig) -> dict[str, Any]:
-        """``loss`` and ``training`` of a model in an experiment."""
+        """Returns ``loss`` and ``training`` of a model in an experiment."""
         return {"loss": self.loss, "training": replace(training, **self.training)}
 
     def built(self) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Run:
         return next(t.metrics[name] for t in self.tests if t.name == test)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the run as JSON has it."""
         values: dict[str, Any] = _finite(asdict(self))
         return values
 
@@ -168,7 +168,7 @@ class RunStore:
         return self.folder / "predictors" / f"{settings.name}.safetensors"
 
     def partial(self, settings: RunSettings) -> Path:
-        """Where the run is kept while it trains, see `Checkpoint`; `save` and `clear` remove it."""
+        """The file of the run while it trains, see `Checkpoint`; `save` and `clear` remove it."""
         return self.folder / "partial" / settings.name
 
     def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
@@ -267,7 +267,7 @@ def _commit() -> str | None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become None, which only the history of a diverged run holds."""
+    """Replaces NaN and infinity, which JSON does not have, by None; only the history of a diverged run has any."""
     if isinstance(value, dict):
         return {key: _finite(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

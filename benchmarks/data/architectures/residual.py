@@ -80,7 +80,7 @@ class ResidualCNN(Architecture):
         return derived_space(self, 2 * self.stride * 2 ** len(self.widths))
 
     def stages(self) -> Iterator[tuple[int, bool]]:
-        """For every block its stage, and whether it leads there from the stage before."""
+        """Yields for every block its stage, and True if it leads there from the stage before."""
         for stage, count in enumerate(self.blocks):
             for block in range(count):
                 yield stage, stage > 0 and block == 0

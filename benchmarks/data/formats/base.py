@@ -58,7 +58,7 @@ FORMATS: dict[str, type[Format]] = {}
 
 
 def register_format(name: str) -> Callable[[F], F]:
-    """Class decorator: make a format known by this name to every command."""
+    """Class decorator: makes a format known by this name to every command."""
 
     def add(cls: F) -> F:
         if FORMATS.setdefault(name, cls) is not cls:

@@ -1,4 +1,4 @@
-"""Data by its path: which format a folder has, and the networks in it, whatever the format.
+"""Loading data by its path: the format of a folder is detected, and its networks are read.
 
 Commands call `load_generalization` and `load_inr`; published and home-made data are the same to them.
 """

@@ -359,8 +359,8 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], request: Request)
             one, two = (known[name] for name in names)
             if len(one) == len(two) == 1 and one != two:
                 raise CorpusError(
-                    f"{rows.table}: the columns {way} and {other} name other files, in {line.place} {next(iter(one))} "
-                    f"and {next(iter(two))}: say which one is meant by --names COLUMN (--data-option names=COLUMN)"
+                    f"{rows.table}: the columns {way} and {other} name different files, in {line.place} "
+                    f"{next(iter(one))} and {next(iter(two))}: say which one is meant by --names COLUMN (--data-option names=COLUMN)"
                 )
     names = calls[way]
     rows.keep([None if len(known[n]) > 1 else n for n in names], "lines may mean several files", names.__getitem__)
@@ -401,7 +401,7 @@ def _targets(rows: _Rows, request: Request) -> tuple[ColumnTask, str, str, list[
             why += f", {len(different)} different ones; --task classification takes them for classes"
     elif task != "classification" and texts:
         raise CorpusError(
-            f"{rows.table}: {task} is of numbers, and {request.column} has {len(texts)} texts, as "
+            f"{rows.table}: {task} is for numbers, but {request.column} has {len(texts)} texts, as "
             f"{listed(dict.fromkeys(texts), 3)}: empty these cells, or say "
             "--task classification, both for train"
         )

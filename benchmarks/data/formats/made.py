@@ -87,7 +87,7 @@ class Shard(NamedTuple):
 
 
 def stated(folder: Path) -> dict[str, Any]:
-    """``zoo.json`` of a set that was made here; empty where there is none.
+    """Reads ``zoo.json`` of a set that was made here; empty if there is none.
 
     Raises:
         CorpusError: naming the file, if it is damaged or another program's.

@@ -189,7 +189,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"name": ["run-0-0"] * 30}, {}, r"line 2 and line 3 both name .*run-0-0\.pt: keep one of them"),
     ({"name": [f"x{i}" if i > 4 else f"run-{i}-0" for i in range(30)]}, {}, r"5 lines name a checkpoint, .* 10"),
     ({"loss": ["diverged", *range(29)]}, {}, r"loss has 29 numbers and 1 texts, as diverged: empty these cells"),
-    ({"loss": ["a"] * 30}, {"task": "ranking"}, r"ranking is of numbers, and loss has 30 texts"),
+    ({"loss": ["a"] * 30}, {"task": "ranking"}, r"ranking is for numbers, but loss has 30 texts"),
     ({"loss": ["1%", *range(29)]}, {}, r"numbers with % and without"),
     ({"loss": ['"1,000"', *range(970, 999)]}, {}, r"loss has '1,000' and '970': are commas points"),
     ({"loss": [f"c{i}" for i in range(30)]}, {}, r"0 networks are of a class of loss that others have"),
@@ -228,7 +228,7 @@ def test_two_columns_that_name_all_files_are_asked_about(
         torch.save(state, tmp_path / "runs" / f"{i}.pt")
     numbers = range(len(states))
     table = csv(tmp_path / "t.csv", {"seed": numbers[::-1], "id": numbers, "loss": numbers})
-    with pytest.raises(CorpusError, match=r"seed and id name other files, .*29\.pt and .*0\.pt: .*--names COLUMN"):
+    with pytest.raises(CorpusError, match=r"seed and id name different files, .*29\.pt and .*0\.pt: .*--names COLUMN"):
         read(Request(tmp_path / "runs", table, "loss"), definition)
     expected = {(tmp_path / "runs" / f"{i}.pt").as_posix(): float(i) for i in numbers}
     assert losses(read(Request(tmp_path / "runs", table, "loss", "id"), definition)) == expected
