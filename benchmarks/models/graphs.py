@@ -192,7 +192,7 @@ def _outline(networks: NetworkInfo | MixedInfo) -> Batch:
 
 
 def _ends(graph: Batch) -> tuple[Tensor, Tensor]:
-    """Returns masks of the nodes with fixed places that are no outputs, such as inputs and positions, and of outputs."""
+    """Returns masks of nodes with fixed places apart from outputs, such as inputs and positions, and of outputs."""
     fixed = graph.symmetry == 0
     last = fixed & (graph.layer == graph.depth)
     return fixed & ~last, last

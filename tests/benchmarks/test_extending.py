@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a block registers is gone after its test."""
+    """Removes after each test the entries that its block has registered."""
     monkeypatch.chdir(folder)
     register_all()  # or what is imported by a test would be gone after it
     before = [(known, dict(known)) for known in (registry.register.classes, formats.FORMATS, EXPERIMENTS)]

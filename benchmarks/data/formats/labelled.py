@@ -360,7 +360,8 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], request: Request)
             if len(one) == len(two) == 1 and one != two:
                 raise CorpusError(
                     f"{rows.table}: the columns {way} and {other} name different files, in {line.place} "
-                    f"{next(iter(one))} and {next(iter(two))}: say which one is meant by --names COLUMN (--data-option names=COLUMN)"
+                    f"{next(iter(one))} and {next(iter(two))}: say which one is meant by --names COLUMN "
+                    "(--data-option names=COLUMN)"
                 )
     names = calls[way]
     rows.keep([None if len(known[n]) > 1 else n for n in names], "lines may mean several files", names.__getitem__)

@@ -136,7 +136,7 @@ def test_arguments_make_a_mixed_set(tmp_path: Path, net: str) -> None:
 
 
 def lines(**changed: Any) -> list[dict[str, Any]]:
-    """Of 12 networks, with other cells."""
+    """Returns a table of 12 networks, with other cells."""
     return [{"checkpoint": f"{n}.pt" if n % 2 == 0 else f"runs/{n}/model.safetensors", "accuracy": n / 100}
             | {name: cells[n] for name, cells in changed.items()} for n in range(12)]  # fmt: skip
 

@@ -76,7 +76,7 @@ def flat(tmp_path: Path, states: list[dict[str, torch.Tensor]]) -> tuple[Path, d
 
 
 def losses(checkpoints: LabelledCheckpoints) -> dict[str, float]:
-    """What was read of each file, by the end of its name."""
+    """Returns the target of each file by its path."""
     parts = (checkpoints.corpus.train, checkpoints.corpus.val, checkpoints.corpus.test)
     pairs = zip(
         sum((checkpoints.paths[s] for s in checkpoints.paths), ()),

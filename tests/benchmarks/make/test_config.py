@@ -1,4 +1,4 @@
-"""What zoos are drawn from: the architectures of a mixed zoo, and settings that make no sense."""
+"""Draws of zoos: the architectures of a mixed zoo, and settings that make no sense."""
 
 from collections import Counter
 from dataclasses import replace

@@ -19,7 +19,7 @@ from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 
 def outputs(corpus: Corpus, parts: Any, x: Tensor) -> Tensor:
-    """What the networks answer to images, by their templates: ``(N, b, 10)``, in order of the parts."""
+    """Returns the networks' answers to images, by their templates: ``(N, b, 10)``, in order of the parts."""
     outputs = []
     for part, (tensors, _) in zip(parts, groups_of(parts), strict=True):
         assert part.info.template is not None

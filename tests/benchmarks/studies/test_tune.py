@@ -150,7 +150,7 @@ def scripted(taus: Sequence[Sequence[float]]) -> Callable[..., Any]:
 def test_given_up_behind_the_median(
     zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tau: float, ended: int
 ) -> None:
-    """Of 0.1, 0.8 and 0.9; their mean is 0.6. The first three tenths are not looked at."""
+    """The median of 0.1, 0.8 and 0.9; their mean is 0.6. The first three tenths are not compared."""
     monkeypatch.setattr(study, "train", scripted([[0.1] * 10, [0.8] * 10, [0.9] * 10, [tau] * 10]))
     one = {"relu": zoos["relu"]}
     *before, last = searched(one, tmp_path, startup=3, cuts=1, epochs=(10, 10))
@@ -162,7 +162,7 @@ def test_given_up_behind_the_median(
 def test_the_best_tau_so_far_is_compared(
     zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each training; a recipe's value is the mean over those that it has begun."""
+    """The best of each training; a recipe's value is the mean over those that it has begun."""
     taus = [[0.3, 0.5, 0.2, *[0.1] * 7], [0.4] * 9 + [0.9]]
     monkeypatch.setattr(study, "train", scripted(taus))
     (trial,) = searched({"relu": zoos["relu"]}, tmp_path, trials=1, epochs=(10, 10))
@@ -188,7 +188,7 @@ def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
 
 @pytest.mark.parametrize("model", [*model_names(), "gnn-paper", "balanced-hnp"])
 def test_every_model_can_be_tuned(zoos: dict[str, Corpus], model: str) -> None:
-    """What is searched for it is a recipe, and by its job the model is built and learns."""
+    """The search gives a recipe, and by its job the model is built and learns."""
     config = replace(CONFIG, models=(model,), weight_decay=(0.1, 0.2))
     study.check(config, {"relu": zoos["relu"]})
     for params in study._first(config, model):
