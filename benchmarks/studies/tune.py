@@ -221,21 +221,13 @@ def search(
     def jobs(recipe: Recipe | None) -> list[Job]:
         return [job for part in cuts for job in _jobs(model, part, config, recipe, (seed,))]
 
-    choices = _choices(model)
-
     def score(trial: optuna.Trial) -> float:
         number = len(attempts(study))
-        params: dict[str, Any] = {
-            "learning_rate": trial.suggest_float("learning_rate", *config.learning_rate, log=True),
-            "weight_decay": trial.suggest_float("weight_decay", *config.weight_decay, log=True),
-            "epochs": trial.suggest_int("epochs", *config.epochs, log=True),
-        }
-        params |= {name: trial.suggest_categorical(name, getattr(config, name)) for name in choices}
 
         def tell(done: float) -> None:
             on_news(News(f"{model}, recipe {number + 1}", number + done, config.trials))
 
-        return _score(trial, jobs(recipe_of(params, config.training)), tell)
+        return _score(trial, jobs(recipe_of(_suggested(trial, config, model), config.training)), tell)
 
     others = ("models", "activations", "trials", "seconds", "seeds", "training")  # they are in the jobs or may change
     ranges = {name: value for name, value in asdict(config).items() if name not in others}
@@ -289,6 +281,16 @@ def _score(trial: optuna.Trial, jobs: Sequence[Job], tell: Callable[[float], Non
 
 def _choices(model: str) -> tuple[str, ...]:
     return (*CHOICES, *(name for name in OPTIONS if name in model_options(model)))
+
+
+def _suggested(trial: optuna.Trial, config: TuneConfig, model: str) -> dict[str, Any]:
+    """Draws a value for every setting that is searched for a model."""
+    values: dict[str, Any] = {
+        "learning_rate": trial.suggest_float("learning_rate", *config.learning_rate, log=True),
+        "weight_decay": trial.suggest_float("weight_decay", *config.weight_decay, log=True),
+        "epochs": trial.suggest_int("epochs", *config.epochs, log=True),
+    }
+    return values | {name: trial.suggest_categorical(name, getattr(config, name)) for name in _choices(model)}
 
 
 def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,10 @@ from nfn_monomial.tools.predictors.models import at_once
 from .checkpoint import Checkpoint
 from .devices import compiled, compiling, gathered, make_fabric, share
 from .measure import Clock, step_memory
-from .schedule import averaging_weight, learning_rate
-from .seeds import deterministic, reproducible, seed_generators
 
-__all__ = ["Epoch", "FitResult", "Loss", "Metrics", "fit", "predict"]
+__all__ = ["Epoch", "FitResult", "Loss", "Metrics", "deterministic", "fit", "learning_rate", "predict"]
+
+RISE = 0.3  # share of the steps of one cycle in which the learning rate rises
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of one batch -> scalar."""
@@ -119,7 +120,9 @@ def fit(
             f"{len(train)} training and {len(val)} validation examples; at least one of each is needed"
         )
     fabric = fabric or make_fabric(config)
-    with reproducible(fabric.device), warnings.catch_warnings():
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    # The global random state is given back as it was.
+    with torch.random.fork_rng(devices=devices), deterministic(fabric.device), warnings.catch_warnings():
         # Its new name is not known to older versions of torch.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
         training = _Training(model, train, val, config, loss, metrics, select, seed, fabric)
@@ -221,7 +224,11 @@ class _Training:
         self.wrapped.train()
         start = self.clock.now()
         for i, index in enumerate(self._batches(number)):
-            seed_generators(derive_seed(self.seed, number, i, fabric.global_rank), fabric.device)
+            # As torch.manual_seed, in a hundredth of its time, which is that of a small step.
+            seed = derive_seed(self.seed, number, i, fabric.global_rank)
+            torch.default_generator.manual_seed(seed)
+            if fabric.device.type == "cuda":
+                torch.cuda.manual_seed(seed)
             total += self._step(index, i) * len(index)
         seconds, step_seconds = self.clock.stop(start)
         train_loss = fabric.broadcast(float(total) / len(self.train))
@@ -272,7 +279,9 @@ class _Training:
             with torch.no_grad():
                 parameters: list[Tensor] = list(self.model.parameters())
                 self.state.average = self.state.average or [p.clone() for p in parameters]
-                torch._foreach_lerp_(self.state.average, parameters, averaging_weight(config, done, epoch_steps))
+                # At first the average is a plain mean, then an exponential one.
+                weight = max(1 / (done + 1), 1 / max(1.0, config.average_epochs * epoch_steps))
+                torch._foreach_lerp_(self.state.average, parameters, weight)
         self.clock.mark(start)
         return value.detach()
 
@@ -288,6 +297,36 @@ class _Training:
             self.optimizer.load_state_dict(saved["optimizer"])
             state = pytree.tree_map(lambda x: x.to(self.fabric.device) if isinstance(x, Tensor) else x, saved["state"])
             self.state = _State(**{**state, "history": [Epoch(**epoch) for epoch in state["history"]]})
+
+
+def learning_rate(config: TrainConfig, step: int, steps: int) -> float:
+    """Returns the learning rate of a step, counted from 0, of so many in all.
+
+    It rises linearly over the warm-up; then it stays, or falls along half a cosine that would reach 0 at ``steps``.
+    """
+    warm = max(config.warmup_steps, math.ceil(RISE * steps) if config.schedule == "one-cycle" else 0)
+    if step < warm or config.schedule == "constant":
+        return config.learning_rate * min(1.0, (step + 1) / (warm + 1))
+    done = min(1.0, (step - warm) / max(1, steps - warm))
+    return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+@contextmanager
+def deterministic(device: torch.device) -> Iterator[None]:
+    """A block in which a GPU's operators are deterministic where they can be."""
+    if device.type != "cuda":  # they are, and the switch would only slow them down
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = False  # which would cost a kernel for every tensor
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        settings.fill_uninitialized_memory = fill
 
 
 def predict(model: nn.Module, data: Data, fabric: Fabric) -> Any:

@@ -85,13 +85,13 @@ def classifier(name: str, config: InputConfig) -> Classifier:
 def test_preparation_keeps_images_and_does_what_it_says(absorb: bool, canonical: bool) -> None:
     stored = networks(8)
     config = InputConfig(absorb_omega=absorb, canonical_phase=canonical)
-    canonical = classifier("mlp", config).canonical(stored)
+    brought = classifier("mlp", config).canonical(stored)
     torch.testing.assert_close(
-        rendered(prepared_siren(config, SIREN), canonical), rendered(SIREN, stored), rtol=1e-10, atol=1e-10
+        rendered(prepared_siren(config, SIREN), brought), rendered(SIREN, stored), rtol=1e-10, atol=1e-10
     )
     factor = SIREN.omega_0 if absorb else 1
-    torch.testing.assert_close(canonical["weight.1"].abs(), factor * stored["weight.1"].abs())
-    phases = canonical["bias.0"] * (SIREN.omega_0 / factor)
+    torch.testing.assert_close(brought["weight.1"].abs(), factor * stored["weight.1"].abs())
+    phases = brought["bias.0"] * (SIREN.omega_0 / factor)
     assert bool((phases.abs() <= torch.pi / 2 + 1e-12).all()) == canonical
 
 

@@ -14,8 +14,7 @@ from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train import loop
 from nfn_monomial.benchmarks.train.devices import make_fabric
-from nfn_monomial.benchmarks.train.loop import predict
-from nfn_monomial.benchmarks.train.seeds import deterministic
+from nfn_monomial.benchmarks.train.loop import deterministic, predict
 from nfn_monomial.tools.predictors import models
 
 

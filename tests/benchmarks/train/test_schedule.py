@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nfn_monomial.benchmarks.settings.training import Schedule, TrainConfig
-from nfn_monomial.benchmarks.train.schedule import learning_rate
+from nfn_monomial.benchmarks.train.loop import learning_rate
 
 CONFIG = TrainConfig(learning_rate=2.0, warmup_steps=3)
 
