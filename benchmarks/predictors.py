@@ -1,4 +1,4 @@
-"""What predictors are asked of INRs, the class of an image or an edited one; and all that experiments add to them."""
+"""The tasks of predictors that read INRs, to classify and to edit the image; and all else that experiments add."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ENLARGED = 8  # pixels of a picture for each of an image
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """Which of several classes does the image belong to that an INR shows?"""
+    """The class of the image that an INR shows."""
 
     name = "classify-inr"
     answers = "the probability of each class"
@@ -126,7 +126,7 @@ class Editing(Task):
         return file.getvalue()
 
     def _images(self, prediction: Prediction) -> list[Tensor]:
-        """What a network shows before and after the edit, ``(C, H, W)`` each."""
+        """Returns the images of a network before and after the edit, ``(C, H, W)`` each."""
         return [
             self.siren.render({name: state[key].float()[None] for name, key in prediction.names.items()})[0]
             for state in (prediction.checkpoint, prediction.answer)

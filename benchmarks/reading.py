@@ -1,6 +1,6 @@
 """JSON, tables and arrays in files of strangers, read within limits that real files do not come near.
 
-What a file says of its own size is held against the size that it has before memory is taken.
+The size that a file states is compared with its actual size before memory is allocated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEADROOM = 2**20  # beyond that, for short files
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; as `read_bytes` and `parse_json`."""
+    """Reads a JSON file; as `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(path))
 
 
@@ -40,12 +40,12 @@ def number(value: object, what: str) -> float:
         ValueError: naming ``what``, if it is none.
     """
     try:
-        found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        converted = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        found = math.nan
-    if not math.isfinite(found):
+        converted = math.nan
+    if not math.isfinite(converted):
         raise InvalidValueError(f"{what} is {shown(value)}, expected a finite number")
-    return found
+    return converted
 
 
 def whole(value: object, what: str, *, least: int = 0, most: int = 10**9) -> int:
@@ -55,12 +55,12 @@ def whole(value: object, what: str, *, least: int = 0, most: int = 10**9) -> int
         ValueError: naming ``what``, if it is none, or is not from ``least`` to ``most``.
     """
     try:
-        found = number(value, what)
+        converted = number(value, what)
     except InvalidValueError:
-        found = math.nan
-    if not (least <= found <= most and found == int(found)):
+        converted = math.nan
+    if not (least <= converted <= most and converted == int(converted)):
         raise InvalidValueError(f"{what} is {shown(value)}, expected a whole number from {least} to {most}")
-    return int(found)
+    return int(converted)
 
 
 class _Unzipped(io.RawIOBase):
@@ -83,7 +83,7 @@ class _Unzipped(io.RawIOBase):
             if not block:
                 raise InvalidValueError("its compressed text is cut off")
         if self.member.unused_data or self.raw.read(1):
-            raise InvalidValueError("there is more behind its compressed text")
+            raise InvalidValueError("there is more after its compressed text")
         return 0
 
 
@@ -93,7 +93,7 @@ def read_rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
     Raises:
         FileNotFoundError: as `require_regular`.
         ValueError: while reading, if a line is longer than a MiB, or the text is far longer than its compressed form.
-        Exception: what the readers of gzip and CSV raise; see `damaged`.
+        Exception: errors of the readers of gzip and CSV; see `damaged`.
     """
     with open_regular(path) as raw:
         most = EXPANSION * os.fstat(raw.fileno()).st_size + HEADROOM
@@ -119,23 +119,23 @@ def map_array(path: Path, dtype: type[np.generic], dimensions: int) -> np.ndarra
     Raises:
         FileNotFoundError: as `require_regular`.
         ValueError: if the header names another type, another number of dimensions, or another size than the file has.
-        Exception: what NumPy raises of a damaged header; see `damaged`.
+        Exception: NumPy's errors for a damaged header; see `damaged`.
     """
     with open_regular(path) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, found = read(file)
+        shape, fortran, stored = read(file)
         start, size = file.tell(), os.fstat(file.fileno()).st_size
-    if found != dtype or len(shape) != dimensions or any(type(n) is not int or n < 0 for n in shape):
+    if stored != dtype or len(shape) != dimensions or any(type(n) is not int or n < 0 for n in shape):
         wanted = f"{np.dtype(dtype)} with {dimensions} dimensions"
-        raise InvalidValueError(f"it holds {found} {shown(shape)}, expected {wanted}: convert it first")
-    expected = start + math.prod(shape) * found.itemsize
+        raise InvalidValueError(f"it holds {stored} {shown(shape)}, expected {wanted}: convert it first")
+    expected = start + math.prod(shape) * stored.itemsize
     if size != expected:
         state = "truncated" if size < expected else "too long"
         sizes = " x ".join(map(shown, shape))
         raise InvalidValueError(
-            f"it is {state}: its header says {sizes} {found}, {shown(expected)} bytes in all, but it has {size}"
+            f"it is {state}: its header says {sizes} {stored}, {shown(expected)} bytes in all, but it has {size}"
         )
     if not math.prod(shape):
-        return np.empty(shape, found)  # an empty file cannot be mapped
-    return np.memmap(path, found, "r", start, shape, "F" if fortran else "C")
+        return np.empty(shape, stored)  # an empty file cannot be mapped
+    return np.memmap(path, stored, "r", start, shape, "F" if fortran else "C")

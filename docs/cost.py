@@ -1,4 +1,4 @@
-"""What it costs to derive a space, over the depth of a network: ``python docs/cost.py`` measures it anew.
+"""The time to derive a space, over the depth of a network: ``python docs/cost.py`` measures it again.
 
 It writes the numbers into docs/any-network.md and draws them into docs/images/cost.svg. They are times of the machine
 that it runs on, so nothing compares them with others; tests count calls instead.
@@ -30,7 +30,7 @@ WIDTH = 8
 
 
 class Block(nn.Module):
-    """Behind a norm, so that every block adds a gauge to the stream that all of them share."""
+    """A residual block with a norm, so that every block adds a gauge to the stream that all of them share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
 
 
 def measured(depth: int) -> Cost:
-    """Seconds of each part, the least of three."""
+    """Measures the seconds of each part, the least of three."""
     blocks = [Block() for _ in range(depth)]
     net, x = nn.Sequential(nn.Linear(3, WIDTH), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2)), torch.randn(2, 3)
 
@@ -60,9 +60,9 @@ def measured(depth: int) -> Cost:
         times = [time.perf_counter()]
         program = torch.export.export(net, (x,), strict=False)
         times.append(time.perf_counter())
-        found = derive(program)
+        derived = derive(program)
         times.append(time.perf_counter())
-        space = WeightSpace(found.nodes, found.parameters)
+        space = WeightSpace(derived.nodes, derived.parameters)
         times.append(time.perf_counter())
         certify(net, x, space.sample)
         times.append(time.perf_counter())
@@ -72,14 +72,14 @@ def measured(depth: int) -> Cost:
 
 
 def table(costs: Sequence[Cost]) -> str:
-    """One line for each depth."""
+    """Returns a line for each depth."""
     lines = ["| blocks | `torch.export` | deriving | building | testing |", "|---|---|---|---|---|"]
     lines += ["| " + " | ".join([str(c.depth), *(f"{t:.2f} s" for t in c[1:])]) + " |" for c in costs]
     return "\n".join(lines) + "\n"
 
 
 def picture(costs: Sequence[Cost]) -> Figure:
-    """Seconds over depth, both logarithmic, with the slope of what is linear."""
+    """Draws seconds over depth, both logarithmic, with a line of linear growth."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     depths = [c.depth for c in costs]
@@ -95,12 +95,12 @@ def picture(costs: Sequence[Cost]) -> Figure:
 
 
 def main() -> None:
-    """Measure, write, draw."""
+    """Measures, writes, draws."""
     torch.set_num_threads(1)
-    measured(8)  # what is imported and compiled once
+    measured(8)  # imports and compiles, once
     costs = [measured(depth) for depth in DEPTHS]
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(BLOCK.sub(lambda found: f"{found[1]}\n{table(costs)}\n{found[2]}", page), encoding="utf-8")
+    PAGE.write_text(BLOCK.sub(lambda block: f"{block[1]}\n{table(costs)}\n{block[2]}", page), encoding="utf-8")
     mpl.rcParams["svg.hashsalt"] = "nfn-monomial"
     metadata = {"Date": None, "Title": "Seconds over depth", "Description": table(costs)}
     picture(costs).savefig(PICTURE, facecolor="white", metadata=metadata)

@@ -11,7 +11,7 @@ RULE = re.compile(r" *=+( +=+)+")
 
 
 class Blocks(griffe.Extension):
-    """Puts fences around them."""
+    """Puts fences around examples and tables."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called for every module, class, function and attribute that is read."""

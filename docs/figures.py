@@ -47,7 +47,7 @@ def example() -> tuple[dict[str, Tensor], GroupElement]:
 
 
 def answers(network: dict[str, Tensor], x: Tensor) -> Tensor:
-    """What the ReLU network says of the points ``x (n,)``."""
+    """Evaluates the ReLU network at the points ``x (n,)``."""
     w, b, v, c = (network[name][0, 0] for name in ("weight.0", "bias.0", "weight.1", "bias.1"))
     return (v @ (w * x + b[:, None]).relu() + c[:, None])[0]
 
@@ -144,7 +144,7 @@ GROUPS: dict[str, Callable[[int], bool]] = {
 
 
 def totals(partition: str) -> list[int]:
-    """Of every block the charges that come in less those that go out."""
+    """Returns for every block the sum of the incoming charges minus that of the outgoing ones."""
     charges = {"j": +1, "j'": -1, "k": -1, "k'": +1}  # outgoing ones with their sign turned
     return [sum(charges[axis] for axis in re.findall("[jk]'?", block)) for block in partition.split()]
 
@@ -191,9 +191,10 @@ def contracts() -> dict[str, list[list[str]]]:
 
 def rooms() -> Figure:
     """The rooms of the packages, each above all that it may import."""
-    found = contracts()
-    figure = Figure(figsize=(12, 0.75 * max(map(len, found.values())) + 0.6), layout="constrained")
-    for axes, (name, layers) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+    layers_by_name = contracts()
+    figure = Figure(figsize=(12, 0.75 * max(map(len, layers_by_name.values())) + 0.6), layout="constrained")
+    panels = figure.subplots(1, len(layers_by_name), squeeze=False)[0]
+    for axes, (name, layers) in zip(panels, layers_by_name.items(), strict=True):
         for level, names in enumerate(reversed(layers)):
             width = 6 / len(names)
             for i, room in enumerate(names):
@@ -273,13 +274,13 @@ def fibre() -> Figure:
         axes.add_patch(FancyBboxPatch((left, -1.9), COLUMNS, 1.9, "round,pad=0.2", facecolor="#eef2f7", edgecolor=GREY))
         axes.text(left + COLUMNS / 2, -0.95, part, ha="center", va="center", fontsize=9)
         axes.plot([left + COLUMNS / 2] * 2, [0.2, 1.2], color=GREY, linewidth=1)
-        found = {
+        counts = {
             kind: sum(n for where, n in places.items() if where.startswith(begins))
             for kind, places in directions.items()
             if kind != "rotations"
         }
-        _squares(axes, left, -3.4, [kind for kind, n in found.items() for _ in range(n)], COLUMNS)
-        axes.text(left + COLUMNS / 2, -10.8, sum(found.values()), ha="center", fontsize=11)
+        _squares(axes, left, -3.4, [kind for kind, n in counts.items() for _ in range(n)], COLUMNS)
+        axes.text(left + COLUMNS / 2, -10.8, sum(counts.values()), ha="center", fontsize=11)
     labels = [f"{sum(directions[kind].values())}  {words}" for kind, (_, words) in KINDS.items()]
     patches = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour, _ in KINDS.values()]
     figure.legend(patches, labels, loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize=9)
@@ -305,12 +306,12 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 
 
 def words(figure: Figure) -> str:
-    """All that is written in a figure; its file has it as its description, for those who cannot see it."""
-    return "; ".join(text for found in figure.findobj(Text) if (text := found.get_text().strip()))
+    """Returns all texts of a figure; they are the description in its file, for those who cannot see it."""
+    return "; ".join(written for text in figure.findobj(Text) if (written := text.get_text().strip()))
 
 
 def main() -> None:
-    """Draw all; equal code gives equal files."""
+    """Draws all figures; equal code gives equal files."""
     IMAGES.mkdir(exist_ok=True)
     mpl.rcParams["svg.hashsalt"] = "nfn-monomial"
     for name, draw in FIGURES.items():

@@ -1,7 +1,7 @@
-"""The gallery of docs/gallery.md: architectures that people know, as five packages build them, read or refused.
+"""The gallery of docs/gallery.md: well-known architectures, as five packages build them, read or refused.
 
 ``python docs/gallery.py`` measures those that docs/gallery.json does not have yet, each in a process of its own, and
-writes the page; ``--again NAME ...`` measures these anew, ``--again`` alone all. It needs the extra ``gallery``.
+writes the page; ``--again NAME ...`` measures these again, ``--again`` alone all. It needs the extra ``gallery``.
 Weights are random, sizes small, and nothing is downloaded. ``make gallery`` tests that what is written is still so.
 """
 
@@ -59,7 +59,7 @@ WHY = {  # in words, of what is refused, and of what the record has something in
 
 
 class Entry(NamedTuple):
-    """How an architecture is built of the module of its package, what it reads, and with which keywords."""
+    """An architecture: its package, how it is built from the package's module, its inputs and keywords."""
 
     package: str
     build: Callable[[Any], nn.Module]
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012  # never changed
 
     def module(self) -> nn.Module:
-        """With random weights, the same each time, also where packages start with zeros, which hide what they do."""
+        """Builds it with random weights, the same each time, also where packages start with zeros."""
         torch.manual_seed(0)
         module = self.build(package(self.package)).eval()
         for parameter in module.parameters():
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
 
 def package(name: str) -> ModuleType:
-    """The module ``name``; torchvision's without compiled operators, where they are those of another torch."""
+    """Imports a module; torchvision without its compiled operators if they are of another version of torch."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError:
@@ -89,13 +89,13 @@ def package(name: str) -> ModuleType:
 
 
 def plain_nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Which boxes are left where each removes those that overlap it and score less."""
+    """Returns the boxes that remain if each removes those that overlap it and score less."""
     box_iou = importlib.import_module("torchvision").ops.box_iou
-    left, found = scores.argsort(descending=True), []
+    left, kept = scores.argsort(descending=True), []
     while len(left):
-        found.append(left[0])
+        kept.append(left[0])
         left = left[1:][box_iou(boxes[left[:1]], boxes[left[1:]])[0] <= iou_threshold]
-    return torch.stack(found) if found else left
+    return torch.stack(kept) if kept else left
 
 
 def randn(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
@@ -269,22 +269,22 @@ ARCHITECTURES: dict[str, Entry] = {
 }  # fmt: skip
 
 
-def looked_at(name: str) -> Iterator[dict[str, Any]]:
-    """What is recorded of an architecture: how it is read; and that with its normal form."""
+def entries(name: str) -> Iterator[dict[str, Any]]:
+    """Yields the record of an architecture: first of its space, then also of its normal form."""
     entry = ARCHITECTURES[name]
     module, inputs = entry.module(), entry.inputs()
-    found: dict[str, Any] = {"weights": sum(p.numel() for p in module.parameters())}
+    record: dict[str, Any] = {"weights": sum(p.numel() for p in module.parameters())}
     WeightSpace.from_module(nn.Linear(2, 2), torch.zeros(1, 2))  # imports what is needed the first time
     start = time.process_time()
     try:
         space = WeightSpace.from_module(module, inputs, kwargs=entry.options)
     except MonomialError as error:
-        yield found | {"refused": told(error)}
+        yield record | {"refused": shortened(error)}
         return
-    found["seconds"] = round(time.process_time() - start, 1)
+    record["seconds"] = round(time.process_time() - start, 1)
     report = derive(module, inputs, kwargs=entry.options, dead=dead_parts).origin
     left = {f"{x.operation.rsplit(': ')[-1]}: {x.reason}" for x in report.losses if x.symmetry == "permutation"}
-    found |= {
+    record |= {
         "tensors": len(space.parameters),
         "nodes": len(space.nodes),
         "permuted": sum(node.permutes for node in space.nodes.values()),
@@ -292,62 +292,64 @@ def looked_at(name: str) -> Iterator[dict[str, Any]]:
         "left": sorted(x for x in {*left, *report.unknown} if x.rsplit(": ")[-1] not in USUAL),
     }
     if name in DRAWN:
-        found["picture"] = str(space.draw())
-    yield found
-    if found["weights"] > LARGEST or found["tensors"] > MOST:
-        yield found | {"formless": LARGE}
+        record["picture"] = str(space.draw())
+    yield record
+    if record["weights"] > LARGEST or record["tensors"] > MOST:
+        yield record | {"formless": LARGE}
         return
     try:
-        yield found | {"fibre": normal_form(module, inputs, kwargs=entry.options).fibre_dimension}
+        yield record | {"fibre": normal_form(module, inputs, kwargs=entry.options).fibre_dimension}
     except MonomialError as error:
-        yield found | {"formless": told(error)}
+        yield record | {"formless": shortened(error)}
 
 
-def told(error: MonomialError) -> str:
-    """The start of an error, without the places of files."""
+def shortened(error: MonomialError) -> str:
+    """Returns the start of an error, without the places of files."""
     return re.sub(r" at line \d+ of \S+", "", str(error)).split(". ")[0][:300]
 
 
 def measured(name: str) -> dict[str, Any]:
-    """What is recorded of an architecture, by a process of its own, which may take so long and so much memory."""
+    """Returns the record of an architecture, made by a process that is limited in time and memory."""
     command = [sys.executable, __file__, "--one", name]
     one_core = os.environ | {"OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, capture_output=True, text=True, env=one_core, check=False)
-    found = [json.loads(line.removeprefix(MARK)) for line in run.stdout.splitlines() if line.startswith(MARK)]
-    last: dict[str, Any] = found[-1] if found else {"weights": 0, "refused": run.stderr[-500:]}
+    records = [json.loads(line.removeprefix(MARK)) for line in run.stdout.splitlines() if line.startswith(MARK)]
+    last: dict[str, Any] = records[-1] if records else {"weights": 0, "refused": run.stderr[-500:]}
     if {"refused", "fibre", "formless"}.isdisjoint(last):
         last["formless"] = f"{PATIENCE} seconds or {MEMORY / 2**30:.0f} GiB are not enough"
     return last
 
 
 def versions() -> dict[str, str]:
-    """Of the packages."""
+    """Returns the versions of the packages."""
     names = ("torch", "torchvision", "timm", "transformers", "diffusers", "torch-geometric")
     return {name: importlib.metadata.version(name).partition("+")[0] for name in names}
 
 
 def table(package: str, networks: dict[str, dict[str, Any]]) -> str:
-    """A line for each architecture of a package."""
+    """Returns a line for each architecture of a package."""
     lines = ["| network | read | seconds | weights | tensors | nodes | permuted | scalings | fibre |", "|---" * 9 + "|"]
     for name in (n for n, entry in ARCHITECTURES.items() if entry.package.startswith(package)):
-        found = networks[name]
-        weights = f"{found['weights']:,}"
-        if "refused" in found:
+        record = networks[name]
+        weights = f"{record['weights']:,}"
+        if "refused" in record:
             lines.append(f"| {name} | **no**: {WHY[name]} | | {weights} | | | | | |")
             continue
         picture = f" ([picture](images/gallery/{file_of(name)}))" if name in DRAWN else ""
-        fibre = f"{found['fibre']:,}" if "fibre" in found else "-"
-        read = WHY[name] if found["left"] else "yes"
-        numbers = (f"{found[key]:,}" for key in ("tensors", "nodes", "permuted", "scalings"))
-        lines.append(f"| {name}{picture} | {read} | {found['seconds']} | {weights} | {' | '.join(numbers)} | {fibre} |")
+        fibre = f"{record['fibre']:,}" if "fibre" in record else "-"
+        read = WHY[name] if record["left"] else "yes"
+        numbers = (f"{record[key]:,}" for key in ("tensors", "nodes", "permuted", "scalings"))
+        lines.append(
+            f"| {name}{picture} | {read} | {record['seconds']} | {weights} | {' | '.join(numbers)} | {fibre} |"
+        )
     return "\n".join(lines)
 
 
 def tables(networks: dict[str, dict[str, Any]], packages: dict[str, str]) -> str:
-    """Those of all packages, and what they add up to."""
-    refused = [name for name, found in networks.items() if "refused" in found]
-    part = [name for name, found in networks.items() if found.get("left") and WHY[name].startswith("in part")]
-    forms = [name for name, found in networks.items() if "fibre" in found]
+    """Returns the tables of all packages, and their totals."""
+    refused = [name for name, record in networks.items() if "refused" in record]
+    part = [name for name, record in networks.items() if record.get("left") and WHY[name].startswith("in part")]
+    forms = [name for name, record in networks.items() if "fibre" in record]
     parts = [
         f"{len(networks) - len(refused)} of {len(networks)} architectures are read, {len(part)} of them in part, "
         f"{len(refused)} are refused; {len(forms)} have a normal form."
@@ -356,15 +358,15 @@ def tables(networks: dict[str, dict[str, Any]], packages: dict[str, str]) -> str
         if package != "torch":
             parts += [f"### {package} {version}", table(package.replace("-", "_"), networks)]
     formless: dict[str, list[str]] = {}
-    for name, found in networks.items():
-        if "formless" in found:
-            formless.setdefault(found["formless"], []).append(name)
+    for name, record in networks.items():
+        if "formless" in record:
+            formless.setdefault(record["formless"], []).append(name)
     reasons = [f"- {', '.join(names)}: {reason}." for reason, names in formless.items()]
     return "\n\n".join([*parts, "### Without a normal form", "\n".join(reasons)])
 
 
 def written(page: str) -> str:
-    """The page with what is recorded."""
+    """Returns the page with the recorded numbers."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     networks = {name: record["networks"][name] for name in ARCHITECTURES}
     return BLOCK.sub(lambda m: f"{m[1]}\n{tables(networks, record['versions'])}\n\n{m[2]}", page)
@@ -376,7 +378,7 @@ def file_of(name: str) -> str:
 
 
 def main() -> None:
-    """Measure what is not recorded, and write the page."""
+    """Measures architectures that are not recorded yet, and writes the page."""
     parser = argparse.ArgumentParser(description="Derive the groups of known architectures, and write docs/gallery.md.")
     parser.add_argument("--again", nargs="*", metavar="NAME", help="measure these again, all where none is named")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -384,8 +386,8 @@ def main() -> None:
     if chosen.one:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
-        for found in looked_at(chosen.one):
-            print(MARK + json.dumps(found), flush=True)
+        for record in entries(chosen.one):
+            print(MARK + json.dumps(record), flush=True)
         return
     kept = json.loads(RECORD.read_text(encoding="utf-8"))["networks"] if RECORD.exists() else {}
     again = set(kept if chosen.again == [] else chosen.again or ())

@@ -1,5 +1,5 @@
-"""What the site makes of files outside ``docs/``: its first page of README.md, a page of every results folder, and one
-of all frozen ones, whose code has left the package.
+"""Pages that the site makes of files outside ``docs/``: the first page of README.md, one of every results folder, and
+one of all frozen ones, whose code has left the package.
 
 Such files are linked on the pages by their place in the repository (``../benchmarks/results/NAME/README.md``),
 so that the pages read as well there.

@@ -36,7 +36,7 @@ EPOCHS = (1, 3, 8)  # after which a checkpoint is written
 
 
 def make(folder: Path, runs: int = 90) -> None:
-    """Train all runs, with hyperparameters drawn for each."""
+    """Trains all runs, with hyperparameters drawn for each."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     x = torch.tensor(digits.data, dtype=torch.float32)[order] / 16

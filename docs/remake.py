@@ -3,7 +3,7 @@
 Runs the commands of ``benchmarks/results/commands.toml`` from cheap to dear, each in a process of its own, and before
 it the one that makes its data. They work in ``results/NAME``, where finished work is kept: after an interruption the
 same call does only what is missing, and a folder that is finished takes seconds. Tables, figures and numbers are copied
-to ``benchmarks/results/NAME``. What needs a GPU is left out where there is none.
+to ``benchmarks/results/NAME``. Commands that need a GPU are left out if there is none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPORTED = ("table.md", "results.json", "config.json", "recipe.json", "*.png")
 
 
 def main(only: str = "") -> None:
-    """Make all committed results again, or those of these names."""
+    """Makes all committed results again, or those of these names."""
     known = dict(sorted(COMMANDS["results"].items(), key=lambda item: item[1]["minutes"]))
     names = [name.strip() for name in only.split(",") if name.strip()] or list(known)
     if unknown := [name for name in names if name not in known]:
@@ -57,7 +57,7 @@ def data_of(command: str) -> str:
 
 
 def run(command: str, *more: str) -> None:
-    """Run a command line of ``nfn-monomial``; if it fails, end with its code."""
+    """Runs a command line of ``nfn-monomial``; if it fails, ends with its code."""
     _, *words = shlex.split(command)
     done = subprocess.run([sys.executable, "-m", "nfn_monomial.benchmarks", *words, *more], check=False)
     if done.returncode:
@@ -65,7 +65,7 @@ def run(command: str, *more: str) -> None:
 
 
 def copy(source: Path, target: Path, command: str) -> None:
-    """Copy what a page shows, and write down what made it."""
+    """Copies the files that a page shows, and writes down the command and the version that made them."""
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(path for pattern in REPORTED for path in source.glob(pattern)):
         write_atomically(target / path.name, path.read_bytes())

@@ -1,7 +1,7 @@
 """The table of docs/which-model.md: ``python docs/which_model.py`` asks every registered model, and writes the answers.
 
-What a model says of itself (`Model.sees`, `Model.mixed`) is taken from its class. What it can read is tried on small
-networks; what it claims to be exact under is measured there in float64.
+A model's class says what it sees and whether it reads mixed architectures (`Model.sees`, `Model.mixed`). Which networks
+it reads is tried on small ones, and the symmetry that it claims to respect is measured on them in float64.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXACT = {"group": "group", "permutations": "permutations", "nothing": "nothing"}
 
 
 def built(name: str, architecture: Architecture) -> tuple[Model, dict[str, Tensor]] | None:
-    """A model of networks of this architecture and four of them; None if it refuses them."""
+    """Returns a model of networks of this architecture and four of them; None if it refuses them."""
     space = architecture.space
     info = NetworkInfo(space, architecture.activation, architecture.module, SIZE)
     networks = random_networks(space, 4, generator=torch.Generator().manual_seed(0))
@@ -45,11 +45,11 @@ def built(name: str, architecture: Architecture) -> tuple[Model, dict[str, Tenso
 
 @torch.no_grad()
 def reads(name: str, architecture: Architecture) -> bool:
-    """Whether a model reads networks of this architecture, and is exact under what it claims to be exact under."""
-    found = built(name, architecture)
-    if found is None:
+    """Returns True if a model reads networks of this architecture, and respects the symmetry that it claims."""
+    pair = built(name, architecture)
+    if pair is None:
         return False
-    model, networks = found
+    model, networks = pair
     space = architecture.space
     group = space if model.invariant_under == "group" else space.restricted("permutation")
     moved = group.sample(4, scale_range=(1, 100), generator=torch.Generator().manual_seed(1)).act(networks)
@@ -60,7 +60,7 @@ def reads(name: str, architecture: Architecture) -> bool:
 
 @torch.no_grad()
 def reads_any_width(name: str) -> bool:
-    """Whether a model of one width answers about networks of another."""
+    """Returns True if a model of networks of one width answers about networks of another."""
     narrow = built(name, CHAINS[0])
     assert narrow is not None
     wide = random_networks(CHAINS[1].space, 4, generator=torch.Generator().manual_seed(0))
@@ -79,7 +79,7 @@ def costs() -> dict[str, tuple[str, str]]:
 
 
 def line(name: str) -> str:
-    """What is said of a model that predicts a property of networks."""
+    """Returns the table's line of a model that predicts a property of networks."""
     model = model_class(name)
     yes = [reads_any_width(name), model.mixed, reads(name, NORMS) and reads(name, ATTENTION)]
     sees = "runs them" if model.sees == "functions" else "weights"
@@ -89,14 +89,14 @@ def line(name: str) -> str:
 
 
 def table() -> str:
-    """All of them."""
+    """Returns the table of all models."""
     header = ("name", "in tables", "sees", "exact under", "any width", "mixed", "norms, attention", "params", "time")
     heads = ["| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header))]
     return "\n".join([*heads, *map(line, model_names("generalization"))])
 
 
 def written(page: str) -> str:
-    """The page with the table as it is now."""
+    """Returns the page with the table of today."""
     return TABLE.sub(lambda m: f"{m[1]}\n{table()}\n\n{m[2]}", page)
 
 

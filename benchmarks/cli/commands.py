@@ -12,7 +12,7 @@ __all__ = ["add_commands"]
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add all of them."""
+    """Adds all commands."""
     add_experiments(app)
     add_train(app)
     app.add_typer(zoo_app, name="zoo")

@@ -23,7 +23,7 @@ inr_app = typer.Typer(no_args_is_help=True, help="Make corpora of INRs: one smal
 
 ZooKind = Literal["own", "mixed", "published"]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Equal seeds give equal data.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what was made by another configuration.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace networks of another configuration.")]
 
 
 @zoo_app.callback()
@@ -38,7 +38,11 @@ def group() -> None:
 def zoo_make(
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help=f"Folder, by default {DIGITS}; zoos/mixed; of the published grid zoos/paper."),
+        typer.Option(
+            "--out",
+            "-o",
+            help=f"Folder, by default {DIGITS}; zoos/mixed for mixed zoos, zoos/paper for the published grid.",
+        ),
     ] = None,
     networks: Networks = 1000,
     images: Annotated[
@@ -49,36 +53,44 @@ def zoo_make(
         ),
     ] = None,
     channels: Annotated[
-        str, typer.Option(help="Of the three convolutions, comma-separated. By default 16,16,16; not of mixed zoos.")
+        str,
+        typer.Option(
+            help="Channels of the three convolutions, comma-separated. By default 16,16,16; not for mixed zoos."
+        ),
     ] = "",
     activations: Annotated[
-        str, typer.Option(help="Comma-separated: relu, tanh; in mixed zoos leaky_relu and gelu, too. By default all.")
+        str, typer.Option(help="Comma-separated: relu, tanh; in mixed zoos also leaky_relu and gelu. By default all.")
     ] = "",
     seed: Seed = 0,
     vary_architecture: Annotated[
-        bool, typer.Option("--vary-architecture", help="A mixed zoo: depths, widths, kernels, activations differ.")
+        bool,
+        typer.Option("--vary-architecture", help="Make a mixed zoo: depths, widths, kernels and activations differ."),
     ] = False,
     kinds: Annotated[
-        str, typer.Option(help="Of a mixed zoo, comma-separated: cnn, residual, transformer. By default cnn.")
+        str,
+        typer.Option(
+            help="Kinds of networks in a mixed zoo, comma-separated: cnn, residual, transformer. By default cnn."
+        ),
     ] = "",
     grid: Annotated[
-        Literal["own", "published"], typer.Option(help="What trainings are drawn from: our ranges, the published ones.")
+        Literal["own", "published"],
+        typer.Option(help="The ranges that trainings are drawn from: our own, or the published ones."),
     ] = "own",
     overwrite: Overwrite = False,
     device: Device = "cpu",
 ) -> None:
-    """Train a zoo of small CNNs, those of the Small CNN Zoo.
+    """Train a zoo of small CNNs, like those of the Small CNN Zoo.
 
     Every network has three 3x3 stride-2 convolutions of 16 channels, global average pooling and a dense layer, and
     draws its own optimiser, learning rate, initialisation, weight decay, dropout, epochs and share of the images.
     With `--vary-architecture` networks have 2 to 5 layers of 8 to 32 neurons, kernels of 3 or 5 and one activation
     or several; ten networks share an architecture. `--kinds` adds
-    residual CNNs, half of them with batch norm, and transformers that take patches of an image for tokens, or makes
-    these alone. Interrupted, the same command continues.
+    residual CNNs, half of them with batch norm, and transformers whose tokens are patches of an image, or makes only
+    these. If it is interrupted, the same command continues.
 
-    With `--grid published` trainings are drawn from the ranges of the Small CNN Zoo, by default on MNIST. Other than
-    there: 3,000 training images instead of 60,000, 10 epochs instead of 86, batches of 32 instead of 512, so a tenth
-    of the steps and, for SGD, ten times the learning rates.
+    With `--grid published` trainings are drawn from the ranges of the Small CNN Zoo, by default on MNIST. The
+    differences: 3,000 training images instead of 60,000, 10 epochs instead of 86, batches of 32 instead of 512, so a
+    tenth of the steps and, for SGD, ten times the learning rates.
 
     Examples:
 
@@ -99,14 +111,14 @@ def zoo_make(
         chosen["activations"] = names
     if names := split(channels):
         if vary_architecture:
-            raise InvalidValueError("--channels are of a zoo of one architecture: leave out --vary-architecture")
+            raise InvalidValueError("--channels is for a zoo of one architecture: leave out --vary-architecture")
         chosen["channels"] = names
     if names := split(kinds):
         if not vary_architecture:
-            raise InvalidValueError("--kinds says of which kinds a mixed zoo is: add --vary-architecture")
+            raise InvalidValueError("--kinds is for a mixed zoo: add --vary-architecture")
         chosen["kinds"] = names
     if vary_architecture and grid != "own":
-        raise InvalidValueError("--grid published is of one architecture: leave out --vary-architecture")
+        raise InvalidValueError("--grid published is for a zoo of one architecture: leave out --vary-architecture")
     kind: ZooKind = "mixed" if vary_architecture else grid
     folder = out or Path({"own": DIGITS, "mixed": "zoos/mixed", "published": "zoos/paper"}[kind])
     make_zoo_at(folder, device, kind=kind, overwrite=overwrite, **chosen)
@@ -115,7 +127,7 @@ def zoo_make(
 def make_zoo_at(
     folder: Path, device: str, *, kind: ZooKind = "own", overwrite: bool = False, **chosen: Any
 ) -> None:  # fmt: skip
-    """Make a zoo, unless it is there, with a bar."""
+    """Makes a zoo, unless it is there, with a bar."""
     prepare_process()
     from nfn_monomial.benchmarks.make import config
     from nfn_monomial.benchmarks.make.zoo import make_zoo
@@ -124,7 +136,7 @@ def make_zoo_at(
     wanted = kinds[kind](**chosen)
     with told_progress(f"training {wanted.networks} networks") as progress:
         made = make_zoo(folder, wanted, overwrite=overwrite, device=device, progress=progress)
-    state = "trained" if made.made else "were there already"
+    state = "trained" if made.made else "were already there"
     console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
 
 
@@ -174,7 +186,7 @@ def inr_make(
         made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)
     if made.made or not (folder / FIGURE).exists():
         write_atomically(folder / FIGURE, png(draw_reconstructions(MadeInrs.load(folder), psnr)))
-    state = f"{made.made} fitted in {time.perf_counter() - start:.0f} s" if made.made else "all were there already"
+    state = f"{made.made} fitted in {time.perf_counter() - start:.0f} s" if made.made else "all were already there"
     quality = ", ".join(f"{name} {value:.1f}" for name, value in made.summary["psnr"].items())
     console.print(f"{made.networks} networks, {state}: {folder}", highlight=False)
     console.print(f"PSNR: {quality} dB", highlight=False)

@@ -1,4 +1,4 @@
-"""What the commands of experiments share: options that have one meaning, and configurations made of them."""
+"""Options that the commands of experiments share, and configurations made of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli import options as tools
 from nfn_monomial.tools.cli.options import add_command, option, own_process
 
-from .settings import OWN_OPTIONS, settings_help
+from .settings import SET_BY_OPTION, settings_help
 
 __all__ = ["Device", "Networks", "command", "command_line", "configured", "prepare_process", "split"]
 
@@ -30,22 +30,22 @@ Networks = Annotated[
     int, typer.Option("--networks", min=1, max=10**6, help="How many networks to train, shared by the activations.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-_KINDS: dict[str, tuple[Any, Any]] = {
+OPTIONS: dict[str, tuple[Any, Any]] = {
     "networks": (Networks, 1000),
-    "augmented": option(bool, "--augmented", "Train on augmented ReLU networks, too, which takes longer.", False),
+    "augmented": option(bool, "--augmented", "Also train on augmented ReLU networks, which takes longer.", False),
     "data": option(Path | None, "--data", "Folder of networks, made here or published; its format is detected."),
     "zoos": option(list[Path], "--data", "Folder of networks, made here or published; repeat it for several.", []),
     "data_options": option(
         list[str],
         "--data-option",
-        "key=value for an option of the format of the data, as limit=1000; repeat it for several. "
-        "What a format does not have is answered by what it has.",
+        "key=value for an option of the data's format, as limit=1000; repeat it for several. "
+        "For an unknown one, the error lists those that the format has.",
         [],
     ),
     "preset": option(
         str,
         "--preset",
-        "small (minutes on 2 cores), paper (its hyperparameters), or another of those below.",
+        "small (minutes on 2 cores), paper (the paper's hyperparameters), or another one listed below.",
         "small",
     ),
     "assignments": option(
@@ -55,7 +55,7 @@ _KINDS: dict[str, tuple[Any, Any]] = {
         [],
     ),
     "models": option(
-        str, "--models", "Comma-separated; by default the preset's. A name that there is not is answered by all.", ""
+        str, "--models", "Comma-separated; by default the preset's. For an unknown name, the error lists all.", ""
     ),
     "seeds": option(int | None, "--seeds", "Number of seeds; by default the preset's.", min=1, max=1000),
     "seed": option(int, "--seed", "First seed.", 0, min=0, max=2**31 - 1),
@@ -66,34 +66,34 @@ _KINDS: dict[str, tuple[Any, Any]] = {
     "precision": option(str | None, "--precision", f"{', '.join(get_args(Precision))}."),
     "tensorboard": option(bool, "--tensorboard", "Log epochs to tensorboard/ in the results folder.", False),
 }
-"""Option -> its type and default. ``out`` has a default of its own for every command."""
+"""Options that several commands share, each with its type and default."""
 
 
 def command(
     group: typer.Typer, name: str, options: Sequence[str], out: str, text: str, body: Callable[..., None], keeps: bool,
-    presets: Mapping[str, Any], own: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
+    presets: Mapping[str, Any], more: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
 ) -> None:  # fmt: skip
-    """Add a command.
+    """Adds a command.
 
     Args:
-        group: what it belongs to.
+        group: to which it belongs.
         name: of the command.
-        options: those that it has, by name; ``out`` comes on top.
+        options: those of `OPTIONS` that it has, by name; ``out`` is added.
         out: the results folder by default, where ``TASK`` may stand for that of the configuration.
         text: the help.
         body: called with the options as keyword arguments.
         keeps: whether finished work in the results folder is kept.
-        presets: configurations by name, whose settings the help shows behind the options.
-        own: options that no other command has, in front of the others.
+        presets: configurations by name, whose settings the help shows after the options.
+        more: options that no other command has; they come first.
     """
-    kept = "finished work in it is kept" if keeps else "what it has of an earlier call is replaced"
+    kept = "finished work in it is kept" if keeps else "results of an earlier call are replaced"
     folder = option(Path | None, "--out -o", f"Folder for the results, by default {out}; {kept}.", show_default=False)
-    kinds = {**own, **{name: _KINDS[name] for name in options}, "out": folder}
+    kinds = {**more, **{name: OPTIONS[name] for name in options}, "out": folder}
     add_command(group, name, kinds, text, body, epilog=settings_help(presets))
 
 
 def prepare_process() -> None:
-    """As that of all commands, for one that trains."""
+    """Prepares the process as every command does, and for training."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler, which measures memory, writes two lines at its start
     tools.prepare_process()
     if own_process.get():
@@ -112,11 +112,11 @@ def configured(
     seed: int = 0,
     **hardware: Any,
 ) -> C:
-    """A preset, changed by options and by ``key=value``.
+    """Returns a preset, changed by options and by ``key=value``.
 
     Args:
         presets: name -> configuration.
-        preset: which.
+        preset: name of one of them.
         assignments: see `override`.
         models: comma-separated names; without any, those of the preset.
         seeds: how many seeds; by default as many as the preset has.
@@ -129,26 +129,26 @@ def configured(
     if preset not in presets:
         raise InvalidValueError(f"unknown preset {preset!r}: choose from {', '.join(presets)}")
     for text in assignments:
-        if option := OWN_OPTIONS.get(assignment(text)[0]):
+        if option := SET_BY_OPTION.get(assignment(text)[0]):
             raise InvalidValueError(f"--set {text}: use {option}, which is the one way to set it")
     config: Any = presets[preset]
     changed: dict[str, Any] = {}
     if models:
         changed["models"] = split(models)
         if hasattr(config, "augmented_models"):
-            changed["augmented_models"] = None  # of what was asked for, all
+            changed["augmented_models"] = None  # all that were named
     if hasattr(config, "seeds"):
         changed["seeds"] = tuple(range(seed, seed + (seeds or len(config.seeds))))
-    given = {name: value for name, value in hardware.items() if value is not None}
-    changed |= {"training": replace(config.training, **given)} if hasattr(config, "training") else given
+    chosen = {name: value for name, value in hardware.items() if value is not None}
+    changed |= {"training": replace(config.training, **chosen)} if hasattr(config, "training") else chosen
     return cast("C", override(replace(config, **changed), assignments))
 
 
 def command_line() -> str:
-    """The command as typed."""
+    """Returns the command as typed."""
     return shlex.join(["nfn-monomial", *sys.argv[1:]])
 
 
 def split(text: str) -> tuple[str, ...]:
-    """The parts between commas."""
+    """Returns the parts between commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -9,10 +9,10 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["OWN_OPTIONS", "settings_help", "settings_of"]
+__all__ = ["SET_BY_OPTION", "settings_help", "settings_of"]
 
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", type(None): "none"}
-OWN_OPTIONS = {
+SET_BY_OPTION = {
     "models": "--models",
     "seeds": "--seeds and --seed",
     "device": "--device",
@@ -25,7 +25,7 @@ OWN_OPTIONS = {
 
 
 def settings_help(presets: Mapping[str, Any]) -> str:
-    """All settings with the values of the first preset, and what the other presets have instead, in Markdown."""
+    """Returns in Markdown all settings with the first preset's values, and those that differ in other presets."""
     first, *others = presets
     settings = list(settings_of(presets[first]))
     lines = [f"Settings, for `--set`, with the values of the preset {first}:\n"]
@@ -38,25 +38,20 @@ def settings_help(presets: Mapping[str, Any]) -> str:
 
 
 def settings_of(config: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Key, type, value and meaning of every setting of a configuration, those of groups in it with a dot."""
-    kinds, meanings = get_type_hints(type(config), include_extras=True), _meanings(type(config))
+    """Yields key, type, value and meaning of every setting of a configuration; groups in it are separated by a dot."""
+    kinds, meanings = get_type_hints(type(config), include_extras=True), dict[str, str]()
+    # Meanings of the attributes, from the docstrings of the class and of its bases.
+    for base in reversed(type(config).__mro__):
+        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+        for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", section, flags=re.MULTILINE):
+            meanings |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     for field in dataclasses.fields(config):
         key, value = prefix + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             yield from settings_of(value, f"{key}.")
         else:
-            option = f" Set it by {OWN_OPTIONS[key]}." if key in OWN_OPTIONS else ""
+            option = f" Set it by {SET_BY_OPTION[key]}." if key in SET_BY_OPTION else ""
             yield key, _kind(kinds[field.name]), _text(value), meanings.get(field.name, "") + option
-
-
-def _meanings(cls: type) -> dict[str, str]:
-    """What the docstrings of a class and of its bases say of its attributes."""
-    meanings: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
-        found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", section, flags=re.MULTILINE)
-        meanings |= {name: " ".join(text.split()) for names, text in found for name in names.split(", ")}
-    return meanings
 
 
 def _kind(kind: Any) -> str:

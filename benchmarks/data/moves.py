@@ -6,10 +6,9 @@ Their accuracies stay as they are: test sets of moved and of widened networks, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.groups import GroupElement
@@ -21,7 +20,6 @@ from .widen import can_widen, widen
 
 __all__ = [
     "WIDENED",
-    "TestSet",
     "augment",
     "test_sets",
     "transform",
@@ -31,34 +29,13 @@ __all__ = [
 WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
 
 
-@dataclass(frozen=True)
-class TestSet:
-    """Test networks, as they are (``scale`` None, name ``original``), moved by the group, or widened."""
-
-    __test__ = False  # not a test case, whatever pytest makes of the name
-
-    name: str
-    scale: float | None
-    parts: Parts
-
-
 def _drawn(space: WeightSpace, count: int, scale: float, seed: int) -> GroupElement:
     """A random element of the space's group for each of ``count`` networks, with scales in ``[1, scale]``."""
     return space.sample(count, scale_range=(1.0, scale), generator=torch.Generator().manual_seed(seed))
 
 
-def _arranged(elements: Sequence[GroupElement], index: Tensor) -> GroupElement:
-    """Of batches of elements of one group, one after another, those with these numbers."""
-    matrices = {}
-    for node in elements[0].matrices:
-        parts = [element.matrices[node] for element in elements]
-        scales = [torch.cat(scale)[index] for scale in zip(*(m.scales for m in parts), strict=True)]
-        matrices[node] = MonomialMatrix(scales, torch.cat([m.permutation for m in parts])[index])
-    return GroupElement(elements[0].space, matrices)
-
-
 def transform(parts: Parts, scale: float, seed: int) -> Parts:
-    """Every network moved by a random element of its own: permuted, and scaled in ``[1, scale]`` or sign-flipped."""
+    """Moves every network by a random element of its own: permuted, and scaled in ``[1, scale]`` or sign-flipped."""
     return tuple(_moved(part, part.info.space, scale, derive_seed(seed, i)) for i, part in enumerate(parts))
 
 
@@ -68,7 +45,7 @@ def _moved(part: Part, group: WeightSpace, scale: float, seed: int) -> Part:
 
 
 def widened(parts: Parts, factor: float, seed: int) -> Parts:
-    """Every network with ``factor`` times the hidden neurons and the same function; copies in random places.
+    """Gives every network ``factor`` times the hidden neurons and the same function; copies are in random places.
 
     A template stays that of the networks before: its functional calls take wider parameters as well.
     """
@@ -82,26 +59,30 @@ def widened(parts: Parts, factor: float, seed: int) -> Parts:
     return tuple(wide)
 
 
-def test_sets(corpus: Corpus, scales: Sequence[float], widen: float, seed: int) -> Iterator[TestSet]:
-    """The test networks as they are; moved: once per scale, or once if no group scales; and widened unless by 0, or
-    there are some of which it is not known how (`can_widen`).
+def test_sets(
+    corpus: Corpus, scales: Sequence[float], widen: float, seed: int
+) -> Iterator[tuple[str, float | None, Parts]]:
+    """Yields names, upper bounds of scales (None if nothing was scaled), and networks of test sets.
+
+    The test networks as they are; moved once per scale, or once if no group scales; and widened, unless ``widen`` is 0
+    or some cannot be widened (`can_widen`).
     """
-    yield TestSet("original", None, corpus.test)
+    yield "original", None, corpus.test
     if not corpus.scales:
         name = "sign flips" if corpus.flips else "permuted"
-        yield TestSet(name, None, transform(corpus.test, 1.0, derive_seed(seed, "test")))
+        yield name, None, transform(corpus.test, 1.0, derive_seed(seed, "test"))
     else:
         for scale in scales:
-            yield TestSet(f"scale {scale:g}", scale, transform(corpus.test, scale, derive_seed(seed, "test", scale)))
+            yield f"scale {scale:g}", scale, transform(corpus.test, scale, derive_seed(seed, "test", scale))
     if widen and all(can_widen(info.space) for info in corpus.info.architectures):
-        yield TestSet(WIDENED, None, widened(corpus.test, widen, derive_seed(seed, WIDENED)))
+        yield WIDENED, None, widened(corpus.test, widen, derive_seed(seed, WIDENED))
 
 
 test_sets.__test__ = False  # type: ignore[attr-defined]
 
 
 def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
-    """In every part its networks, then a moved copy of each whose range of scales is drawn from ``scales``."""
+    """Adds to every part a moved copy of each network, whose range of scales is drawn from ``scales``."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "ranges"))
     twice = []
     for i, part in enumerate(parts):
@@ -111,7 +92,14 @@ def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
             _drawn(part.info.space, count, scale, derive_seed(seed, i, scale))
             for scale, count in zip(scales, counts, strict=True)
         ]
-        element = _arranged(drawn, choice.argsort(stable=True).argsort())
+        # One element for each network: those of all ranges, one after another, brought into the order of `choice`.
+        index = choice.argsort(stable=True).argsort()
+        matrices = {}
+        for node in drawn[0].matrices:
+            batches = [element.matrices[node] for element in drawn]
+            stacked = [torch.cat(scale)[index] for scale in zip(*(m.scales for m in batches), strict=True)]
+            matrices[node] = MonomialMatrix(stacked, torch.cat([m.permutation for m in batches])[index])
+        element = GroupElement(part.info.space, matrices)
         tensors, accuracy = part.networks.tensors, part.networks.accuracy
         both = {name: torch.cat([tensors[name], t]) for name, t in element.act(tensors).items()}
         twice.append(replace(part, networks=Networks(both, torch.cat([accuracy, accuracy]))))

@@ -1,8 +1,9 @@
-"""Networks to predict the accuracies of: one shape for zoos of one and of many architectures."""
+"""Networks whose accuracies are predicted, in one form for zoos of one and of many architectures."""
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = [
     "accuracies",
     "fingerprint",
     "groups_of",
+    "halves",
+    "row_order",
 ]
 
 
@@ -57,7 +60,7 @@ class Networks:
 
 @dataclass(frozen=True)
 class Part:
-    """Networks of one architecture and what is known of them."""
+    """Networks of one architecture, and its description."""
 
     networks: Networks
     info: NetworkInfo
@@ -74,7 +77,7 @@ SIDES = ("train", "val", "test")
 class Corpus:
     """The networks of a zoo, split; ``activation`` is its name in tables, ``mixed`` for many architectures.
 
-    ``source``: where they come from, how they were split and what was left out, for the record.
+    ``source``: where they come from, how they were split and which were left out, for the record.
     """
 
     activation: str
@@ -86,17 +89,17 @@ class Corpus:
 
     @property
     def mixed(self) -> bool:
-        """Whether only models that read different architectures can be trained on it."""
+        """True if only models that read different architectures can be trained on it."""
         return isinstance(self.info, MixedInfo)
 
     @property
     def scales(self) -> bool:
-        """Whether the group of any network scales."""
+        """True if the group of any network scales."""
         return self._any("scales")
 
     @property
     def flips(self) -> bool:
-        """Whether the group of any network flips signs."""
+        """True if the group of any network flips signs."""
         return self._any("flips")
 
     def _any(self, what: str) -> bool:
@@ -105,12 +108,12 @@ class Corpus:
 
 
 def groups_of(parts: Parts) -> list[NetworkGroup]:
-    """All networks with a channel, parameter name -> ``(N, 1, *shape)``: what models read."""
+    """Returns all networks with a channel, parameter name -> ``(N, 1, *shape)``, the input of models."""
     return [({name: t.unsqueeze(1) for name, t in p.networks.tensors.items()}, p.info.space) for p in parts]
 
 
 def accuracies(parts: Parts) -> Tensor:
-    """``(N,)``, all networks in order."""
+    """Returns the accuracies ``(N,)`` of all networks in order."""
     return torch.cat([part.networks.accuracy for part in parts])
 
 
@@ -123,3 +126,23 @@ def fingerprint(corpus: Corpus) -> str:
             digest.update(f"{name}{tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()[:16]
+
+
+def row_order(rows: int) -> list[int]:
+    """Returns the order of rows that is split when there is no split file: one permutation per number of rows."""
+    order = list(range(rows))
+    random.Random(0).shuffle(order)
+    return order
+
+
+def halves(rows: Sequence[int]) -> dict[str, list[int]]:
+    """Splits rows as nfn does: the second half is for testing, of the first four fifths for training.
+
+    The first half is shuffled by ``random.Random(0)`` before.
+    """
+    half = int(0.5 * len(rows))
+    first = list(range(half))
+    random.Random(0).shuffle(first)
+    cut = int(0.8 * half)
+    parts = {"train": first[:cut], "val": first[cut:], "test": range(half, len(rows))}
+    return {name: [rows[place] for place in part] for name, part in parts.items()}

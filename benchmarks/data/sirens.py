@@ -1,4 +1,4 @@
-"""Networks that are images (INRs): what an experiment gets to see of a corpus of them, made here or published."""
+"""Networks that are images (INRs), and corpora of them, made here or published."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["InrCorpus", "InrPart", "Siren"]
 
 @dataclass(frozen=True)
 class Siren:
-    """What all networks of a corpus have in common: ``x -> sin(omega_0 (W x + b))`` twice or more, then ``W x + b``.
+    """The architecture of a corpus: ``x -> sin(omega_0 (W x + b))`` twice or more, then ``W x + b``.
 
     Attributes:
         sizes: neurons from the two coordinates to the channels, as ``(2, 32, 32, 1)``.
@@ -28,7 +28,7 @@ class Siren:
             linspace(-1, 1, width)[j])``.
         gain: with ``offset``: pixels in [0, 1] are ``gain * output + offset``.
         offset: see ``gain``.
-        column_first: whether the two coordinates are the other way round.
+        column_first: True if the two coordinates are column and row.
     """
 
     sizes: tuple[int, ...]
@@ -62,11 +62,11 @@ class Siren:
     def coordinates(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """``(height * width, 2)``, row by row."""
         axes = [torch.linspace(-1, 1, n, dtype=dtype) for n in self.image[1:]]
-        found = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).view(-1, 2)
-        return found.flip(-1) if self.column_first else found
+        grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).view(-1, 2)
+        return grid.flip(-1) if self.column_first else grid
 
     def outputs(self, tensors: Mapping[str, Tensor], coordinates: Tensor) -> Tensor:
-        """What N networks answer: ``weight.i (N, out, in)``, ``bias.i (N, out)``, ``(P, 2)`` -> ``(N, P, C)``.
+        """Evaluates N networks: ``weight.i (N, out, in)``, ``bias.i (N, out)``, ``(P, 2)`` -> ``(N, P, C)``.
 
         In the dtype of the tensors, inside autocast too: rounded to bfloat16, coordinates and phases would show another
         image.

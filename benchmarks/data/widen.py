@@ -32,8 +32,8 @@ def widen(
 
         x_j -> x_s(j) on axes of charge +1 (rows, biases),    x_j -> a_j x_s(j) on axes of charge -1 (columns),
 
-    which is exact for every activation, because copies are active alike. The first n neurons keep their places; whom
-    the others copy and all shares are random, and drawn for each network by itself.
+    which is exact for every activation, because copies are active alike. The first n neurons keep their places; which
+    ones the others copy, and all shares, are random, and drawn for each network by itself.
 
     Raises:
         ValueError: if an axis has another charge than +1 or -1 (canonicalised features are no networks), or ``factor``
@@ -68,31 +68,29 @@ def widen(
 
 
 def can_widen(space: WeightSpace) -> bool:
-    """Whether it is known how: rows and biases have charge +1, columns -1. Norms and attention have other axes."""
+    """Returns True if rows and biases have charge +1 and columns -1. Norms and attention have other axes."""
     return all(axis.charge in (1, -1) for _, axis in _charged(space))
 
 
 def _charged(space: WeightSpace) -> list[tuple[str, Axis]]:
-    return [(name, axis) for name, found in space.axes.items() for axis in found if isinstance(axis, Axis)]
+    return [(name, axis) for name, axes in space.axes.items() for axis in axes if isinstance(axis, Axis)]
 
 
 def _hidden(space: WeightSpace) -> list[str]:
-    """What is both written (+1) and read (-1), and is no factor on whole tensors."""
-    read, written = ({axis.node for _, axis in _charged(space) if flow(axis.charge) == way} for way in (-1, 1))
-    return [node for node in space.nodes if node in read & written and node not in _factors(space)]
+    """Returns nodes that are both written (+1) and read (-1), and are no factor on whole tensors.
 
-
-def _factors(space: WeightSpace) -> set[str]:
-    """Nodes of size 1 that are in a product with other nodes: a factor on whole tensors, and no neuron."""
-    found = set()
+    Nodes of size 1 that are in a product with other nodes are such factors, and no neurons.
+    """
+    factors = set()
     for dim in itertools.chain.from_iterable(piece.dims for piece in space.pieces.values()):
-        axes = [axis.node for axis in flatten_dims((dim,)) if isinstance(axis, Axis)]
-        found |= {node for node in axes if len(axes) > 1 and space.nodes[node].size == 1}
-    return found
+        nodes = [axis.node for axis in flatten_dims((dim,)) if isinstance(axis, Axis)]
+        factors |= {node for node in nodes if len(nodes) > 1 and space.nodes[node].size == 1}
+    read, written = ({axis.node for _, axis in _charged(space) if flow(axis.charge) == way} for way in (-1, 1))
+    return [node for node in space.nodes if node in (read & written) - factors]
 
 
 def _draw(batch: int, size: int, wide: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Whom each wide neuron copies, and its share of the outgoing weights; both ``(B, wide)``."""
+    """Draws the neuron that each wide one copies, and its share of the outgoing weights; both ``(B, wide)``."""
     copied = torch.randint(size, (batch, wide - size), generator=generator)
     source = torch.cat([torch.arange(size).expand(batch, size), copied], 1)
     part = LEAST + torch.rand(batch, wide, generator=generator, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""The experiments, a file for each: configuration with its presets, help, and what it runs.
+"""The experiments, a file for each: its configuration with presets, its help and its study.
 
-A new file of this folder is found by itself. Whatever registers an `Experiment` has a command, with its settings in the
-help. No module here imports torch, so that the help is there at once: what an experiment runs is imported when it runs.
+A new file of this folder is imported automatically. An `Experiment` that it registers has a command, with its settings
+in the help. No module here imports torch, so that the help comes at once; a study is imported when it runs.
 """
 
 from importlib import import_module

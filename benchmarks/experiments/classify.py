@@ -1,4 +1,4 @@
-"""Classifying INRs: which image does a network show (paper Sec. 6.2)?"""
+"""Classifying INRs by the images that they show (paper Sec. 6.2)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class InputConfig(Settings):
-    """How networks are prepared, the same for all models; the last three act in training only.
+    """The preparation of networks, the same for all models; the last three act in training only.
 
     Attributes:
         absorb_omega: whether omega_0 goes into the weights.
         canonical_phase: whether biases are brought to (-pi/2, pi/2], see `nfn_monomial.canonical.canonical_phase`.
-        normalize: whether `InputNorm` stands in front of models, but those that run the networks.
+        normalize: whether `InputNorm` comes before models, except for those that run the networks.
         augment: whether every network is moved by a random group element whenever it is seen.
         noise: of `Augment`; it needs ``augment``.
         warp: of `Warp`; 0 for none.
@@ -46,7 +46,7 @@ class InputConfig(Settings):
 
 @dataclass(frozen=True)
 class Sizes(Settings):
-    """Of the models, where they have them; see `nfn_monomial.benchmarks.models.inr`.
+    """Sizes of the models that have them; see `nfn_monomial.benchmarks.models.inr`.
 
     Attributes:
         hidden: channels of monomial layers.

@@ -18,7 +18,7 @@ __all__ = ["EDIT", "EditConfig", "EditorConfig", "Task"]
 
 @dataclass(frozen=True)
 class EditorConfig(Settings):
-    """Sizes of the editors and what is done to their input. The defaults are the paper's (App. D.5).
+    """Sizes of the editors and the preparation of their input. The defaults are the paper's (App. D.5).
 
     Attributes:
         inputs: ``stored`` gives the weights as they are, without omega_0. ``canonical`` absorbs omega_0 into them,
@@ -56,7 +56,7 @@ class EditConfig(Settings):
 
     Attributes:
         models: registered names, see `nfn_monomial.benchmarks.models.editors`.
-        task: what is done to images.
+        task: the change of images.
         seeds: one run of every editor for each.
         limit: train on so many networks; None for all.
         steps: train for so many steps, rounded up to whole epochs, instead of ``training.epochs``.

@@ -102,13 +102,13 @@ class PredictConfig(Settings):
             )
 
     def ranges(self, train_set: TrainSet) -> list[PredictConfig]:
-        """What one train set is made and tested with: this, or with ``per_scale`` each of ``scales`` for itself."""
+        """Returns the configurations of one train set: this one, or with ``per_scale`` one for each of ``scales``."""
         if not self.per_scale or train_set == "original":
             return [self]
         return [replace(self, scales=(s,), augment_scale=s) for s in self.scales]
 
     def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
-        """Whether a model is trained on this set of these networks."""
+        """Returns True if a model is trained on this set of these networks."""
         augments = (self.augmented_models is None or model in self.augmented_models) and (
             self.augmented_activations is None or activation in self.augmented_activations
         )
@@ -212,7 +212,7 @@ more neurons but the same functions. Writes `table.md`, `results.json`, `figure1
 of different architectures are read by the models on graphs.
 
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
-hyperparameters; augment, eight models for what moved copies teach; curves, tau over 250 to 5,000 training networks,
+hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
 hours. `--models all`: all models that can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:

@@ -16,7 +16,7 @@ from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["LAYERS", "REFERENCE", "CostConfig", "LayersConfig"]
 
-REFERENCE = "hnp"  # what costs are compared with
+REFERENCE = "hnp"  # costs are compared with its
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CostConfig(Settings):
     def check(self) -> None:
         if self.models and REFERENCE not in self.models:
             raise InvalidValueError(
-                f"models is {', '.join(self.models)}: add {REFERENCE}, which the others are compared with"
+                f"models is {', '.join(self.models)}: add {REFERENCE}, with which the others are compared"
             )
 
 

@@ -1,4 +1,4 @@
-"""A search for how to train models."""
+"""A search for the best training of models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["TuneConfig"]
 
 @dataclass(frozen=True)
 class TuneConfig(Settings):
-    """A search for how to train models, see `nfn_monomial.benchmarks.studies.tune`.
+    """A search for the best training of models, see `nfn_monomial.benchmarks.studies.tune`.
 
     Attributes:
         models: registered names. Each gets one recipe for all networks.
@@ -27,8 +27,8 @@ class TuneConfig(Settings):
         trials: recipes that are tried for each model.
         seconds: after which no more recipes are tried for a model; none for no limit.
         folds: parts that the training networks are cut into.
-        cuts: so many of the parts are, one after the other, what a recipe is judged on; the other parts train.
-        startup: recipes that are drawn at random, and as many finished ones before one is given up for being behind.
+        cuts: a recipe is judged on so many of the parts, one after the other, each time after training on the others.
+        startup: recipes that are drawn at random, and as many finished ones before one is given up.
         learning_rate: searched between these, on a logarithmic scale.
         weight_decay: likewise.
         epochs: likewise.
@@ -36,11 +36,11 @@ class TuneConfig(Settings):
         schedule: likewise.
         average_epochs: likewise.
         loss: likewise.
-        heads: likewise, see `Head`; of models that have them, as what follows.
+        heads: likewise, see `Head`; like the following settings only for models that have them.
         head_width: likewise.
         head_dropout: likewise.
         seeds: of the trainings that confirm a recipe; the first is that of the search, too.
-        training: what is not searched, and how models are trained without a recipe.
+        training: the settings that are not searched, and the training without a recipe.
     """
 
     models: Some[str] = ("stats", "message-passing-stats", "probes", "combined")
@@ -76,13 +76,13 @@ register(
         """Search how models are best trained: learning rate and its schedule, decay, epochs, batches, averaging, loss.
 
 One recipe for each model, for all zoos that are given, and all activations in them. The training networks are cut into
-folds; a recipe is trained on some and judged on the others, and given up as soon as it is behind the median of those
-before. What is chosen is then trained on all training networks, beside the training without a recipe, and compared on
-the validation networks. Test networks are not read. Writes `table.md`, `results.json`, `search.png`, `config.json`, and
+folds; a recipe is trained on some and judged on the others, and given up as soon as it is below the median of those
+before. The chosen recipe and the training without one are then done on all training networks, and compared on the
+validation networks. Test networks are not read. Writes `table.md`, `results.json`, `search.png`, `config.json`, and
 `recipe.json`, which the other experiments on zoos take: `--set recipe=results/tune/recipe.json`.
 
-Everything that was tried is kept: a second call does only what is missing, also with more `trials`, and a recipe whose
-trainings were cut off is tried anew. The same seed gives the same search, cut off or not, unless `seconds` ends it.
+All tried recipes are kept: a second call, also with more `trials`, does only what is missing, and tries a recipe again
+whose trainings were cut off. The same seed gives the same search, cut off or not, unless `seconds` ends it.
 
 With 500 ReLU and 500 tanh training networks, 40 recipes for `stats` took four minutes of one core; an epoch of message
 passing takes some sixty times as long as one of `stats`, so give it a limit: `seconds`, for each model.

@@ -1,4 +1,4 @@
-"""What zoos are made of: the ranges of the networks' training and architectures, and what each network drew."""
+"""Configurations of zoos: the ranges that training and architecture are drawn from, and the draws."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MIXED: tuple[MixedActivation, ...] = get_args(MixedActivation)
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """How one network is trained. ``random_seed`` fixes its initial weights, its images and their order."""
+    """The training of one network. ``random_seed`` fixes its initial weights, its images and their order."""
 
     optimizer: Optimizer
     learning_rate: float
@@ -74,7 +74,7 @@ Channels = Annotated[int, Field(ge=1, le=512)]  # more would be too much for a c
 
 @dataclass(frozen=True)
 class TrainingRanges(Settings):
-    """What the training of networks is drawn from. Pairs are ranges, ends included.
+    """The ranges that the training of networks is drawn from. Pairs are ranges, ends included.
 
     ``networks`` is the number in all. Numbers of epochs, learning rates, weight decays and standard deviations are
     drawn log-uniformly.
@@ -96,7 +96,7 @@ class TrainingRanges(Settings):
     dropout: Dropout = 0.0  # half of the networks have none, the others up to this share
 
     def draw_dropout(self, rng: random.Random) -> float:
-        """Of one network."""
+        """Draws the dropout of one network."""
         return rng.choice((0.0, rng.uniform(0.05, 1) * self.dropout))
 
 
@@ -105,7 +105,7 @@ class ZooConfig(TrainingRanges):
     """A zoo of one architecture, that of the Small CNN Zoo; equal configurations give equal zoos.
 
     ``channels``: of its three convolutions. The activations have evenly many networks. ``chunk`` networks at most train
-    together; the size has no influence on what a network learns, except by rounding.
+    together; the size changes the networks only by rounding.
     """
 
     activations: Some[Activation] = ("relu", "tanh")
@@ -128,18 +128,20 @@ class PublishedConfig(ZooConfig):
     sgd_learning_rate: Span[Positive] = (5e-3, 0.5)
     init_std: Span[Positive] = (1e-3, 0.5)
     dropout: Dropout = 0.7  # all networks have up to this share
-    chunk: Count = 16  # what 32 make of images of 28x28 pixels is too large for caches
+    chunk: Count = 16  # the activations of 32 for images of 28x28 pixels do not fit into caches
     grid: Literal["published"] = "published"
 
     def draw_dropout(self, rng: random.Random) -> float:
-        """Of one network."""
+        """Draws the dropout of one network."""
         return rng.uniform(0, self.dropout)
 
 
 @dataclass(frozen=True)
 class ResidualRanges(Settings):
-    """What residual CNNs are drawn from. Widths are those of the stages, and inside of every block; a stage has as
-    many blocks as drawn for it. Half of the architectures have batch norms, all one activation.
+    """The ranges that residual CNNs are drawn from.
+
+    Widths are those of the stages, and inside of every block; a stage has as many blocks as drawn for it. Half of the
+    architectures have batch norms, all one activation.
     """
 
     stages: Span[Count] = (1, 2)
@@ -149,7 +151,7 @@ class ResidualRanges(Settings):
 
 @dataclass(frozen=True)
 class TransformerRanges(Settings):
-    """What transformers are drawn from. Heads, the MLP's width and its activation are drawn for every block."""
+    """The ranges that transformers are drawn from; heads, the MLP's width and its activation for every block."""
 
     blocks: Span[Count] = (1, 3)
     widths: Span[Count] = (8, 24)
@@ -163,7 +165,7 @@ class TransformerRanges(Settings):
 class MixedConfig(TrainingRanges):
     """A zoo of many architectures; equal configurations give equal zoos. Pairs are ranges, ends included.
 
-    ``per_architecture`` networks share an architecture and train together, which is what makes it fast; network i has
+    ``per_architecture`` networks share an architecture and train together, for speed; network i has
     architecture ``i // per_architecture``. Architectures are of each of the ``kinds`` in turn: plain CNNs, residual
     CNNs, transformers. ``depths``, ``widths`` and ``kernels`` are those of plain ones: depth counts layers with
     weights, one or two of which are linear; widths and kernels are drawn for each layer; half of the architectures use
@@ -186,19 +188,12 @@ class MixedConfig(TrainingRanges):
 
 
 def draw_hyperparameters(config: TrainingRanges) -> list[Hyperparameters]:
-    """Those of every network; network i depends on the seed and on i alone, not on how many there are."""
-    return [_draw(config, i) for i in range(config.networks)]
-
-
-def _draw(config: TrainingRanges, number: int) -> Hyperparameters:
-    rng = random.Random(f"{config.seed}/{number}")
-    optimizer = rng.choice(config.optimizers)
-    return redraw(
-        config,
-        number,
-        0,
-        Hyperparameters(
-            optimizer=optimizer,
+    """Draws the hyperparameters of every network; those of network i depend on the seed and on i alone."""
+    drawn = []
+    for number in range(config.networks):
+        rng = random.Random(f"{config.seed}/{number}")
+        network = Hyperparameters(
+            optimizer=rng.choice(config.optimizers),
             learning_rate=1.0,
             l2reg=_log_uniform(rng, *config.l2reg),
             dropout=config.draw_dropout(rng),
@@ -208,8 +203,9 @@ def _draw(config: TrainingRanges, number: int) -> Hyperparameters:
             init_std=_log_uniform(rng, *config.init_std),
             b_init=rng.choice(config.b_inits),
             random_seed=0,
-        ),
-    )
+        )
+        drawn.append(redraw(config, number, 0, network))
+    return drawn
 
 
 def redraw(config: TrainingRanges, number: int, attempt: int, drawn: Hyperparameters) -> Hyperparameters:
@@ -224,7 +220,7 @@ def _log_uniform(rng: random.Random, low: float, high: float) -> float:
 
 
 def draw_architecture(config: MixedConfig, number: int, image_size: int, classes: int) -> Architecture:
-    """Architecture ``number``, which depends on it and on the configuration alone. Images have one channel.
+    """Draws architecture ``number``, which depends on it and on the configuration alone. Images have one channel.
 
     Raises:
         ValueError: if a transformer is asked for, and no size of patches fits the images.

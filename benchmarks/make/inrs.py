@@ -1,4 +1,4 @@
-"""Make a set of INRs: fit a SIREN to every picture of a set of images."""
+"""Making a set of INRs: a SIREN is fitted to every picture of a set of images."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PICTURE_PACKAGES = ("scikit-learn", "mlxtend", "pillow")
 
 @dataclass(frozen=True)
 class InrConfig(Settings):
-    """What determines a set of INRs.
+    """All that determines a set of INRs.
 
     ``fits``: networks for each training image, from initialisations of their own; images for validation and test have
     one. ``limit``: number of images, of every split and class alike; None for all. ``steps``: of Adam for each
@@ -67,9 +67,9 @@ def make_inrs(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> Made:
-    """Fit the networks of ``config`` and write them to the folder ``out``; see `make_set` for the rest.
+    """Fits the networks of ``config`` and writes them to the folder ``out``; see `make_set` for the rest.
 
-    ``summary`` of what is returned: the least, median and largest PSNR, and versions of packages.
+    The ``summary`` has the least, median and largest PSNR, and versions of packages.
 
     Raises:
         ValueError: as `make_set`, or if there is no such device, or fewer images than the limit.
@@ -82,11 +82,11 @@ def make_inrs(
     shards = [part.tolist() for part in torch.split(torch.arange(len(image)), config.shard)]
 
     def train(number: int, tick: Tick) -> Shard:
-        own = shards[number]
-        seeds = [(config.seed, *pair) for pair in zip(image[own].tolist(), fit[own].tolist(), strict=True)]
-        fitted = fit_sirens(siren, pictures.pixels[image[own]].to(place), seeds, config.fit, fitted=tick)
-        known = {"label": pictures.labels[image[own]], "image": image[own], "split": split[own]}
-        return Shard(siren, own, fitted | known, {})
+        index = shards[number]
+        seeds = [(config.seed, *pair) for pair in zip(image[index].tolist(), fit[index].tolist(), strict=True)]
+        fitted = fit_sirens(siren, pictures.pixels[image[index]].to(place), seeds, config.fit, fitted=tick)
+        known = {"label": pictures.labels[image[index]], "image": image[index], "split": split[index]}
+        return Shard(siren, index, fitted | known, {})
 
     def summarise(parts: Sequence[Shard]) -> dict[str, Any]:
         psnr = torch.cat([part.tensors["psnr"] for part in parts])
@@ -109,7 +109,7 @@ def make_inrs(
 
 
 def _plan(config: InrConfig, pictures: Pictures) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every network its image, which fit of it this is, and the split; int64 ``(N,)`` each."""
+    """Returns for every network its image, the number of the fit, and the split; int64 ``(N,)`` each."""
     if config.limit is not None and config.limit > len(pictures):
         raise InvalidValueError(f"limit is {config.limit}, but {config.images} has {len(pictures)} images")
     share = (config.limit or len(pictures)) / len(pictures)

@@ -36,17 +36,17 @@ LATER = ("channels",)  # settings that sets may be older than
 
 T = TypeVar("T")
 Tick = Callable[[int], None]
-"""Called between steps with the units of work done since the last call, 0 included; what it raises ends the work."""
+"""Called between steps with the units of work done since the last call, 0 included; an error in it ends the work."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a call left in a folder.
+    """A set of networks after a call.
 
     Attributes:
-        path: of the folder.
-        networks: how many there are.
-        made: how many of them were made now.
+        path: of its folder.
+        networks: their number.
+        made: the number of those that this call made.
         summary: of all, see `make_set`.
     """
 
@@ -70,7 +70,7 @@ def make_set(
     progress: Progress,
     work: Sequence[int] | None = None,
 ) -> Made:
-    """Make a set of networks of one kind; see `formats.made` for its files.
+    """Makes a set of networks of one kind; see `formats.made` for its files.
 
     Shards are made side by side by ``workers`` threads (default: as many as torch may use; one on a GPU), each stored
     as soon as it is finished. A call that was interrupted is continued by an equal call and ends in the same set, bit
@@ -79,10 +79,10 @@ def make_set(
     Args:
         out: the folder.
         config: a dataclass of all that determines the networks.
-        described: what else ``zoo.json`` states from the start, the kind of the set among it.
+        described: the other entries of ``zoo.json`` from the start, the kind of the set among them.
         shards: the numbers of the networks in each.
         train: makes a shard.
-        summarise: what ``zoo.json`` states of all shards in the end.
+        summarise: returns the summary of all shards for ``zoo.json``.
         overwrite: replace a set of another configuration.
         device: of the work.
         workers: threads.
@@ -95,75 +95,74 @@ def make_set(
     """
     count = sum(map(len, shards))
     stated_first = {**described, "config": asdict(config), "networks": count, "shards": len(shards)}
-    own: dict[str, Any] = json.loads(json.dumps(stated_first))  # tuples become lists, as in the file
+    wanted: dict[str, Any] = json.loads(json.dumps(stated_first))  # tuples become lists, as in the file
     if not overwrite and (there := stated(out).get("config")):
-        default = json.loads(json.dumps(asdict(type(config)())))  # what an older set has, though it does not say so
+        default = json.loads(json.dumps(asdict(type(config)())))  # the setting of an older set, which does not state it
         for name in LATER:
-            if name not in there and own["config"].get(name) == default.get(name):
-                own["config"].pop(name, None)
-    found = claim(out, own, overwrite)
-    if not found:
-        write_json(out / ZOO_FILE, own)
+            if name not in there and wanted["config"].get(name) == default.get(name):
+                wanted["config"].pop(name, None)
+    description = claim(out, wanted, overwrite)
+    if not description:
+        write_json(out / ZOO_FILE, wanted)
+
+    def stored(number: int) -> Shard | None:
+        """Returns the columns of a shard that is there; None if it has to be made."""
+        if not shard_path(out, number).exists():
+            return None
+        try:
+            shard = read_shard(out, number, wanted)
+            if shard.numbers != shards[number]:
+                raise InvalidValueError(f"{shard_path(out, number)} holds other networks than its place demands")
+        except ValueError as error:
+            log.warning("its networks are made again: %s", error)
+            return None
+        return shard._replace(tensors={name: shard.tensors[name].clone() for name in COLUMNS[wanted["kind"]]})
 
     def make(number: int, tick: Tick) -> None:
-        write_shard(out, number, own, train(number, tick))
+        write_shard(out, number, wanted, train(number, tick))
 
     parts, made = make_parts(
         [len(shard) for shard in shards] if work is None else work,
-        lambda number: _stored(out, number, own, shards[number]),
+        stored,
         make,
         device=device,
         workers=workers,
         progress=progress,
     )
-    if made or "made" not in found:
-        found = own | {"made": {**summarise(parts), "environment": environment(str(device))}}
-        write_json(out / ZOO_FILE, found)
-    return Made(out, count, sum(len(shards[number]) for number in made), found["made"])
-
-
-def _stored(out: Path, number: int, described: dict[str, Any], networks: Sequence[int]) -> Shard | None:
-    """A shard that is there; None if it has to be made."""
-    if not shard_path(out, number).exists():
-        return None
-    try:
-        shard = read_shard(out, number, described)
-        if shard.numbers != networks:
-            raise InvalidValueError(f"{shard_path(out, number)} holds other networks than its place demands")
-    except ValueError as error:
-        log.warning("its networks are made again: %s", error)
-        return None
-    return shard._replace(tensors={name: shard.tensors[name].clone() for name in COLUMNS[described["kind"]]})
+    if made or "made" not in description:
+        description = wanted | {"made": {**summarise(parts), "environment": environment(str(device))}}
+        write_json(out / ZOO_FILE, description)
+    return Made(out, count, sum(len(shards[number]) for number in made), description["made"])
 
 
 def claim(folder: Path, described: Mapping[str, Any], overwrite: bool) -> dict[str, Any]:
-    """``zoo.json`` if a folder holds this very set, finished or not; empty if it is to be begun.
+    """Returns ``zoo.json`` if a folder holds this very set, finished or not; empty if it is to be begun.
 
     Raises:
         ValueError: as `make_set`.
     """
     results_folder(folder)
-    found, shards = stated(folder), sorted(folder.glob(SHARDS))
-    if not found and shards:
+    description, shards = stated(folder), sorted(folder.glob(SHARDS))
+    if not description and shards:
         raise InvalidValueError(
             f"{folder} holds {', '.join(path.name for path in shards[:3])} but no {ZOO_FILE}: files that were not made "
             "by this command, and that it will not overwrite; choose another folder"
         )
-    if not found or not overwrite:
-        if found and (differing := list(_differing(found, described))):
+    if not description or not overwrite:
+        if description and (differing := list(_differing(description, described))):
             raise InvalidValueError(
                 f"{folder} holds networks of another configuration: {'; '.join(differing)}; pass overwrite=True "
-                "(--overwrite) to make them anew, or choose another folder"
+                "(--overwrite) to make them again, or choose another folder"
             )
-        return found
+        return description
     for path in (*shards, folder / ZOO_FILE):  # the file last: data without it would be nobody's
         path.unlink()
     return {}
 
 
-def _differing(found: Mapping[str, Any], stated: Mapping[str, Any]) -> Iterator[str]:
-    for name, asked in stated.items():
-        there = found.get(name)
+def _differing(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    for name, asked in wanted.items():
+        there = present.get(name)
         if isinstance(asked, Mapping):
             there = there if isinstance(there, Mapping) else {}
             yield from _differing(there, {key: asked.get(key) for key in sorted({*there, *asked})})
@@ -184,25 +183,25 @@ def make_parts(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> tuple[list[T], list[int]]:
-    """Make the parts that are missing, those with the most work first.
+    """Makes the parts that are missing, those with the most work first.
 
     Args:
         work: of each part, in any unit.
-        read: number of a part -> what is stored of it; None if there is nothing, or nothing of use.
-        make: makes a part and stores it. What it does not tell its `Tick` counts when it is finished.
+        read: number of a part -> the stored part; None if there is none, or none of use.
+        make: makes a part and stores it. Work that it does not tell its `Tick` counts when it is finished.
         device: of the work.
         workers: threads, by default as many as torch may use; one on a GPU. Each has torch to itself on one core.
         progress: called at the start, and whenever work is done, in its unit; from any thread, but never twice at a
             time.
 
     Returns:
-        What is stored of all parts, and the numbers of those that were made now.
+        All stored parts, and the numbers of those that were made now.
 
     Raises:
         ValueError: if a part that was made cannot be read.
     """
-    found = [read(number) for number in range(len(work))]
-    todo = sorted((number for number, part in enumerate(found) if part is None), key=lambda number: -work[number])
+    parts = [read(number) for number in range(len(work))]
+    todo = sorted((number for number, part in enumerate(parts) if part is None), key=lambda number: -work[number])
     done, total = sum(work) - sum(work[number] for number in todo), sum(work)
     lock, stop = threading.Lock(), threading.Event()
 
@@ -241,15 +240,15 @@ def make_parts(
     try:
         for future in as_completed([pool.submit(job, number) for number in todo]):
             if (number := future.result()) is not None:
-                found[number] = read(number)
+                parts[number] = read(number)
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(threads)  # a part of the setting is not per thread, but of the whole process
-    parts = [part for part in found if part is not None]
-    if len(parts) < len(found):
-        raise InvalidValueError(f"part {found.index(None)} was written but cannot be read back: is the disk full?")
-    return parts, todo
+    read_parts = [part for part in parts if part is not None]
+    if len(read_parts) < len(parts):
+        raise InvalidValueError(f"part {parts.index(None)} was written but cannot be read back: is the disk full?")
+    return read_parts, todo
 
 
 def _set_up_worker() -> None:

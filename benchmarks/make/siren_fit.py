@@ -1,4 +1,4 @@
-"""Fit one SIREN to every image, many at once: sine networks from coordinates to pixels (Sitzmann et al. 2020).
+"""Fitting one SIREN to every image, many at once: sine networks from coordinates to pixels (Sitzmann et al. 2020).
 
 All networks of a batch take each step together, in matrix products batched over networks. A step sees every `parts`-th
 pixel, the next step the next ones, since most of the time goes into sines and cosines.
@@ -24,7 +24,7 @@ from .training import Optimizers
 __all__ = ["FitConfig", "fit_sirens", "initialise", "psnr"]
 
 EPS = 1e-10  # of Adam
-BATCH_PIXELS = 4096  # of all networks of a batch together, on a CPU: what a step touches then stays in its caches
+BATCH_PIXELS = 4096  # of all networks of a batch together, on a CPU, so that a step stays in its caches
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def fit_sirens(
     Args:
         pixels: in [0, 1], ``(N, C, H, W)`` as ``siren.image`` says.
         seeds: of the initialisations, one a network.
-        fitted: called with a number of networks whenever so many are finished; what it raises ends the fitting.
+        fitted: called with a number of networks whenever so many are finished; an error in it ends the fitting.
 
     Returns:
         ``weight.i (N, out, in)``, ``bias.i (N, out)`` and ``psnr (N,)``.
@@ -90,33 +90,33 @@ def fit_sirens(
         )
     per_step = -(-pixels[0, 0].numel() // config.parts)
     size = max(1, BATCH_PIXELS // per_step) if pixels.device.type == "cpu" else len(pixels)
-    results: list[dict[str, Tensor]] = []
-    for start in range(0, len(pixels), size):
-        rows = slice(start, start + size)
-        tensors = {name: t.to(pixels.device) for name, t in initialise(siren, seeds[rows]).items()}
-        found = _fit(siren, tensors, pixels[rows], config)
-        found["psnr"] = psnr(siren.render(found), pixels[rows])
-        results.append({name: t.cpu() for name, t in found.items()})
-        fitted(len(found["psnr"]))
-    return {name: torch.cat([result[name] for result in results]) for name in results[0]}
-
-
-def _fit(siren: Siren, tensors: dict[str, Tensor], pixels: Tensor, config: FitConfig) -> dict[str, Tensor]:
-    sizes, shapes = [t[0].numel() for t in tensors.values()], siren.space.shapes()
+    shapes = {
+        f"{kind}.{i}": shape
+        for i, (a, b) in enumerate(itertools.pairwise(siren.sizes))
+        for kind, shape in (("weight", (b, a)), ("bias", (b,)))
+    }
 
     def networks(rows: Tensor) -> dict[str, Tensor]:
-        parts = torch.split(rows, sizes, 1)
-        return {name: part.view(-1, *shapes[name]) for name, part in zip(tensors, parts, strict=True)}
+        parts = torch.split(rows, [math.prod(shape) for shape in shapes.values()], 1)
+        return {name: part.view(-1, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
-    weights = torch.cat([t.flatten(1) for t in tensors.values()], 1)
-    optimizers = Optimizers(weights, ["adam"] * len(weights), [config.learning_rate] * len(weights), EPS)
-    x, y = siren.coordinates().to(pixels.device), ((pixels - siren.offset) / siren.gain).flatten(2).transpose(1, 2)
     strides = [slice(k, None, config.parts) for k in range(config.parts)]
-    parts = [(x[stride], y[:, stride].contiguous()) for stride in strides]
-    for step in range(config.steps):
-        coordinates, wanted = parts[step % config.parts]
-        leaf = weights.detach().requires_grad_()
-        error = siren.outputs(networks(leaf), coordinates) - wanted
-        (grad,) = torch.autograd.grad(0.5 * error.square().mean((1, 2)).sum(), leaf)
-        optimizers.step(grad, step + 1, 0.5 * (1 + math.cos(math.pi * step / config.steps)))
-    return {name: t.contiguous() for name, t in networks(weights).items()}
+    x = siren.coordinates().to(pixels.device)
+    results: list[dict[str, Tensor]] = []
+    for start in range(0, len(pixels), size):
+        images, drawn = pixels[start : start + size], initialise(siren, seeds[start : start + size])
+        weights = torch.cat([drawn[name].flatten(1) for name in shapes], 1).to(pixels.device)
+        optimizers = Optimizers(weights, ["adam"] * len(weights), [config.learning_rate] * len(weights), EPS)
+        y = ((images - siren.offset) / siren.gain).flatten(2).transpose(1, 2)
+        parts = [(x[stride], y[:, stride].contiguous()) for stride in strides]
+        for step in range(config.steps):
+            coordinates, wanted = parts[step % config.parts]
+            leaf = weights.detach().requires_grad_()
+            error = siren.outputs(networks(leaf), coordinates) - wanted
+            (grad,) = torch.autograd.grad(0.5 * error.square().mean((1, 2)).sum(), leaf)
+            optimizers.step(grad, step + 1, 0.5 * (1 + math.cos(math.pi * step / config.steps)))
+        tensors = {name: t.contiguous() for name, t in networks(weights).items()}
+        tensors["psnr"] = psnr(siren.render(tensors), images)
+        results.append({name: t.cpu() for name, t in tensors.items()})
+        fitted(len(images))
+    return {name: torch.cat([result[name] for result in results]) for name in results[0]}

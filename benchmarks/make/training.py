@@ -23,7 +23,7 @@ from .config import Hyperparameters, Optimizer, TrainingRanges, redraw
 
 __all__ = ["Optimizers", "Plan", "initial_parameters", "train_bounded", "train_group"]
 
-EVALUATED = 32  # test images at once: what all networks make of more is too large for caches, and three times as slow
+EVALUATED = 32  # test images at once: more do not fit into caches, and take three times as long
 ATTEMPTS = 5  # per network, before a zoo whose networks keep diverging is given up
 LARGEST_WEIGHT = 1e3  # beyond this a network counts as diverged though its weights are finite
 
@@ -49,7 +49,7 @@ class Optimizers:
         self.square = column(0.0, 0.0, 1.0).expand_as(weights).clone()
 
     def step(self, grad: Tensor, number: int, share: float = 1.0) -> None:
-        """Update the first ``len(grad)`` networks, by that share of the rates; ``number`` counts from 1."""
+        """Updates the first ``len(grad)`` networks, by that share of the rates; ``number`` counts from 1."""
         n = len(grad)
         mean, square, corrected = self.mean[:n], self.square[:n], self.corrected[:n]
         mean.lerp_(grad, self.forget[:n].expand_as(grad))
@@ -105,7 +105,7 @@ def _drawn(
 
 
 class Plan:
-    """What one network draws at random: its first weights, its images, their order and its dropout masks."""
+    """The random draws of one network: its first weights, its images, their order and its dropout masks."""
 
     def __init__(self, drawn: Hyperparameters, module: nn.Module, images: int, batch: int, units: int = 0) -> None:
         generator = torch.Generator().manual_seed(drawn.random_seed)
@@ -122,22 +122,22 @@ class Plan:
 
 
 def _mask_shapes(model: nn.Module, images: Tensor) -> dict[str, torch.Size]:
-    """What is masked in a chain of modules, the outputs of activations behind convolutions: names and ``(b, ...)``.
+    """Returns names and shapes ``(b, ...)`` of the outputs to mask: activations after convolutions, in a chain.
 
     ``images``: of the shape of a batch, on the meta device.
     """
     shapes: dict[str, torch.Size] = {}
-    x, behind = images, False
+    x, after_convolution = images, False
     for name, layer in model.named_children():
         x = layer(x)
-        if behind:
+        if after_convolution:
             shapes[name] = x.shape
-        behind = isinstance(layer, nn.Conv2d)
+        after_convolution = isinstance(layer, nn.Conv2d)
     return shapes
 
 
 def _cut(masks: Tensor, shapes: Mapping[str, torch.Size], offset: int) -> Iterator[tuple[str, Tensor]]:
-    """Masks ``(b, n * channels, ...)`` out of rows, from an offset on; channels last there."""
+    """Cuts masks ``(b, n * channels, ...)`` out of rows, which have channels last, from an offset on."""
     for name, (b, channels, *size) in shapes.items():
         end = offset + b * channels * math.prod(size)
         yield name, masks[:, offset:end].view(-1, b, *size, channels).movedim(0, -2).flatten(-2).movedim(-1, 1)
@@ -152,14 +152,14 @@ def train_group(
     batch: int = 32,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Train one network for each of N hyperparameters. Those that need fewer steps stop earlier, and cost nothing then.
+    """Trains one network for each of N hyperparameters. Those that need fewer steps stop earlier.
 
     Args:
         drawn: dropout in all of them, and then the architecture is a plain CNN, or in none.
         images: on the device of training.
         architecture: of all the networks.
         batch: images per step.
-        check: called before every step; what it raises ends the training.
+        check: called before every step; an error in it ends the training.
 
     Returns:
         Parameter of the weight space (running statistics too) -> ``(N, *shape)`` on the CPU, and test accuracies
@@ -187,13 +187,18 @@ def train_group(
     penalty = torch.tensor([[2 * one.l2reg] for one in drawn])
     penalised = [penalty * (name in kernels) * torch.ones(s.numel()) for name, s in shapes.items()]
     decay = torch.cat(penalised, 1).to(device)
-    moving = _first_statistics(model, len(drawn), device)
+    # Running means and variances before training.
+    moving = {
+        name: torch.full((len(drawn), *value.shape), float(name.endswith("running_var")), device=device)
+        for name, value in model.named_buffers()
+        if value.is_floating_point()
+    }
     optimizers = Optimizers(weights, [one.optimizer for one in drawn], [one.learning_rate for one in drawn])
 
     def networks(rows: Tensor) -> dict[str, Tensor]:
         parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
-        own = {name: part.view(-1, *s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
-        return own | {name: value[: len(rows)] for name, value in moving.items()}
+        split = {name: part.view(-1, *s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
+        return split | {name: value[: len(rows)] for name, value in moving.items()}
 
     for t in range(plans[0].steps):
         check()
@@ -207,43 +212,35 @@ def train_group(
         optimizers.step(grad.addcmul_(weights[:n], decay[:n]), t + 1)
 
     trained = networks(weights)
-    accuracy = _accuracy(model.eval(), trained, images).cpu()[back]
-    return {own: trained[name].cpu()[back] for own, name in architecture.names.items()}, accuracy
-
-
-def _first_statistics(model: nn.Module, count: int, device: torch.device) -> dict[str, Tensor]:
-    """Running means and variances before training, ``(count, *shape)``."""
-    return {
-        name: torch.full((count, *value.shape), float(name.endswith("running_var")), device=device)
-        for name, value in model.named_buffers()
-        if value.is_floating_point()
-    }
+    model.eval()
+    with torch.no_grad():
+        tested = torch.split(images.test, EVALUATED)
+        right = [(_logits(model, trained, images.x[i], {}).argmax(-1) == images.y[i]).sum(1) for i in tested]
+        accuracy = (torch.stack(right).sum(0) / len(images.test)).cpu()[back]
+    return {name: trained[full].cpu()[back] for name, full in architecture.names.items()}, accuracy
 
 
 def _logits(
     model: nn.Module, parameters: Mapping[str, Tensor], images: Tensor, masks: Mapping[str, Tensor]
 ) -> Tensor:  # fmt: skip
-    """``(N, b, classes)``; images ``(b, C, H, W)`` for all networks, or ``(N, b, C, H, W)``; masks of a chain only."""
+    """Returns ``(N, b, classes)``; images ``(b, C, H, W)`` for all networks, or ``(N, b, C, H, W)``.
 
-    def run(own: dict[str, Tensor], x: Tensor) -> Tensor:
-        out: Tensor = torch.func.functional_call(model, own, (x,))
+    In a chain of modules, channels of all networks are side by side, ``(b, N * channels, ...)``, up to linear layers;
+    only there may outputs be masked.
+    """
+    if not isinstance(model, nn.Sequential):
+
+        def run(state: dict[str, Tensor], x: Tensor) -> Tensor:
+            out: Tensor = torch.func.functional_call(model, state, (x,))
+            return out
+
+        out: Tensor = torch.func.vmap(run, in_dims=(0, 0 if images.ndim == 5 else None))(dict(parameters), images)
         return out
-
-    if isinstance(model, nn.Sequential):
-        return _chained(model, parameters, images, masks)
-    out: Tensor = torch.func.vmap(run, in_dims=(0, 0 if images.ndim == 5 else None))(dict(parameters), images)
-    return out
-
-
-def _chained(
-    chain: nn.Sequential, parameters: Mapping[str, Tensor], images: Tensor, masks: Mapping[str, Tensor]
-) -> Tensor:
-    """`_logits` of a chain: channels of all networks side by side, ``(b, N * channels, ...)``, up to linear layers."""
     # Grouped convolutions on CPUs are twice to five times as fast with channels last.
     layout = torch.channels_last if images.device.type == "cpu" else torch.contiguous_format
     x = images if images.ndim == 4 else images.transpose(0, 1).flatten(1, 2)
     x = x.contiguous(memory_format=layout)
-    for name, layer in chain.named_children():
+    for name, layer in model.named_children():
         if isinstance(layer, nn.Conv2d):
             weight, bias = (parameters[f"{name}.{part}"].flatten(0, 1) for part in ("weight", "bias"))
             groups = x.shape[1] // layer.in_channels  # the first may have the same images for all networks
@@ -258,24 +255,16 @@ def _chained(
     return x
 
 
-@torch.no_grad()
-def _accuracy(model: nn.Module, parameters: Mapping[str, Tensor], images: Images) -> Tensor:
-    """Share of the test images that each network gets right, ``(N,)``."""
-    parts = torch.split(images.test, EVALUATED)
-    right = [(_logits(model, parameters, images.x[i], {}).argmax(-1) == images.y[i]).sum(1) for i in parts]
-    return torch.stack(right).sum(0) / len(images.test)
-
-
 def train_bounded(
     config: TrainingRanges,
     numbers: Sequence[int],
     drawn: Sequence[Hyperparameters],
     run: Callable[[list[Hyperparameters]], tuple[dict[str, Tensor], Tensor]],
 ) -> tuple[dict[str, Tensor], Tensor, list[Hyperparameters], int]:
-    """Train networks until all are bounded: those that diverge are drawn again.
+    """Trains networks until all are bounded: those that diverge are drawn again.
 
     Args:
-        config: what is drawn from.
+        config: the ranges to draw from.
         numbers: of the n networks in the zoo.
         drawn: their hyperparameters at first.
         run: trains networks; weights ``(n, *shape)`` and accuracies ``(n,)``.
@@ -289,7 +278,11 @@ def train_bounded(
     chosen = list(drawn)
     weights, accuracy = run(chosen)
     diverged = attempt = 0
-    while bad := _unbounded(weights):
+    while True:
+        bounded = torch.stack([(t.abs() <= LARGEST_WEIGHT).flatten(1).all(1) for t in weights.values()]).all(0)
+        bad = (~bounded).nonzero().flatten().tolist()  # an entry is too large, or NaN
+        if not bad:
+            return weights, accuracy, chosen, diverged
         diverged, attempt = diverged + len(bad), attempt + 1
         if attempt > ATTEMPTS:
             raise CorpusError(
@@ -301,10 +294,3 @@ def train_bounded(
         again, accuracy[bad] = run([chosen[i] for i in bad])
         for name, values in again.items():
             weights[name][bad] = values
-    return weights, accuracy, chosen, diverged
-
-
-def _unbounded(weights: dict[str, Tensor]) -> list[int]:
-    """Numbers of the networks with an entry that is too large, or NaN."""
-    bounded = [(t.abs() <= LARGEST_WEIGHT).flatten(1).all(1) for t in weights.values()]
-    return (~torch.stack(bounded).all(0)).nonzero().flatten().tolist()

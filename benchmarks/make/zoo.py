@@ -1,4 +1,4 @@
-"""Make a zoo: train many small classifiers on images that ship in a package.
+"""Making a zoo: many small classifiers are trained on images that ship in a package.
 
 Networks of a `ZooConfig` are those of the Small CNN Zoo (Unterthiner et al. 2020): three 3x3 stride-2 convolutions of
 16 channels, global average pooling, one dense layer; those of a `MixedConfig` have many architectures. Every network
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from nfn_monomial.benchmarks.data.formats.made import Shard
-from nfn_monomial.benchmarks.data.images import Images, ImageSet, load_images
+from nfn_monomial.benchmarks.data.images import ImageSet, load_images
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 from nfn_monomial.tools.results import Progress, silent
@@ -45,9 +45,9 @@ def make_zoo(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> Made:
-    """Train the networks of ``config`` and write them to the folder ``out``; see `make_set` for the rest.
+    """Trains the networks of ``config`` and writes them to the folder ``out``; see `make_set` for the rest.
 
-    ``summary`` of what is returned: how many networks diverged on the way, each replaced by another draw.
+    The ``summary`` has the number of networks that diverged, each of which was replaced by another draw.
 
     Raises:
         ValueError: as `make_set`; if there is no such device; as CorpusError, if networks keep diverging.
@@ -59,7 +59,14 @@ def make_zoo(
     shards = _plan(config, drawn)
 
     def train(number: int, tick: Tick) -> Shard:
-        architecture, numbers = _architecture(config, number, shards[number], images), shards[number]
+        numbers = shards[number]
+        architecture: Architecture
+        if isinstance(config, MixedConfig):
+            architecture = draw_architecture(config, number, images.size, images.classes)
+        else:
+            activation, padding = config.activations[numbers[0] % len(config.activations)], PADDING[config.images]
+            channels = (1, *config.channels)
+            architecture = PlainCNN(channels, (3,) * 3, (2,) * 3, (padding,) * 3, (images.classes,), (activation,) * 3)
 
         def run(chosen: list[Hyperparameters]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
             return train_group(chosen, images, architecture, batch=config.batch, check=lambda: tick(0))
@@ -90,9 +97,9 @@ def make_zoo(
 
 
 def _plan(config: ZooConfig | MixedConfig, drawn: Sequence[Hyperparameters]) -> list[list[int]]:
-    """Numbers of the networks that are trained together, all of one architecture.
+    """Returns the numbers of the networks that are trained together, all of one architecture.
 
-    Where there is but one, those are together that all have dropout or all have none, and are of similar length.
+    In a zoo of one architecture they all have dropout or all have none, and trainings of similar length.
     """
     if isinstance(config, MixedConfig):
         size = config.per_architecture
@@ -107,15 +114,3 @@ def _plan(config: ZooConfig | MixedConfig, drawn: Sequence[Hyperparameters]) -> 
         cuts = [len(numbers) * part // parts for part in range(parts + 1)]
         chunks += [numbers[a:b] for a, b in itertools.pairwise(cuts)]
     return chunks
-
-
-def _architecture(
-    config: ZooConfig | MixedConfig, number: int, networks: Sequence[int], images: Images
-) -> Architecture:
-    """That of a shard."""
-    if isinstance(config, MixedConfig):
-        return draw_architecture(config, number, images.size, images.classes)
-    activation = config.activations[networks[0] % len(config.activations)]
-    padding = PADDING[config.images]
-    channels = (1, *config.channels)
-    return PlainCNN(channels, (3,) * 3, (2,) * 3, (padding,) * 3, (images.classes,), (activation,) * 3)

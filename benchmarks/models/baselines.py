@@ -80,14 +80,17 @@ class FlatMLP(Model):
 class _PermutationNFN(Model):
     """Zhou et al. 2023 with nfn's own layers: a body that ends in 5 channels, HNPPool, three linear layers.
 
-    What is built here is three linear layers of 16, 16, 5 channels with ReLU.
+    This class builds three linear layers of 16, 16, 5 channels with ReLU.
 
     Attributes:
         layer: builds one of them.
+        standardised: True if inputs are standardised, as published. A tensor has one mean and deviation per kernel
+            position: permutations leave these alone, those of inputs and outputs included.
     """
 
     invariant_under = "permutations"
     layer: ClassVar[Callable[[NetworkSpec, int, int], nn.Module]]
+    standardised: ClassVar[bool] = True
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__()
@@ -95,6 +98,10 @@ class _PermutationNFN(Model):
         spec, self.depth = self.chain.spec, len(self.chain.weights)
         self.body = nn.Sequential(*self._layers(spec), HNPPool(spec), nn.Flatten())
         self.head = mlp(CHANNELS[-1] * HNPPool.get_num_outs(spec), HEAD_WIDTH, out_features)
+        if self.standardised:
+            weights = [Standardise([1, *shape], (1, 2, 3)) for shape in self.chain.shapes]
+            biases = [Standardise([1, shape[0]], (1, 2)) for shape in self.chain.shapes]
+            self.inputs = nn.ModuleList([*weights, *biases])
 
     def _layers(self, spec: NetworkSpec) -> list[nn.Module]:
         pairs = itertools.pairwise((1, *CHANNELS))
@@ -103,33 +110,20 @@ class _PermutationNFN(Model):
     def prepare(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         return self.chain.read(tensors)
 
+    def fit_inputs(self, prepared: list[Tensor]) -> None:
+        if self.standardised:
+            for standardise, x in zip(self.inputs, prepared, strict=True):
+                assert isinstance(standardise, Standardise), "the list is made of these"
+                standardise.fit(x)
+
     def forward(self, batch: list[Tensor]) -> Tensor:
+        if self.standardised:
+            batch = [standardise(x) for standardise, x in zip(self.inputs, batch, strict=True)]
         return logits(self.head(self.body(WeightSpaceFeatures(batch[: self.depth], batch[self.depth :]))))
 
 
-class _StandardisedNFN(_PermutationNFN):
-    """Inputs are standardised, as published: a tensor has one mean and deviation per kernel position.
-
-    These are what permutations leave alone, those of inputs and outputs included.
-    """
-
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
-        super().__init__(networks, out_features)
-        weights = [Standardise([1, *shape], (1, 2, 3)) for shape in self.chain.shapes]
-        biases = [Standardise([1, shape[0]], (1, 2)) for shape in self.chain.shapes]
-        self.inputs = nn.ModuleList([*weights, *biases])
-
-    def fit_inputs(self, prepared: list[Tensor]) -> None:
-        for standardise, x in zip(self.inputs, prepared, strict=True):
-            assert isinstance(standardise, Standardise), "the list is made of these"
-            standardise.fit(x)
-
-    def forward(self, batch: list[Tensor]) -> Tensor:
-        return super().forward([f(x) for f, x in zip(self.inputs, batch, strict=True)])
-
-
 @register("np")
-class NP(_StandardisedNFN):
+class NP(_PermutationNFN):
     """Permutations of inputs and outputs too, broken by learned embeddings."""
 
     label, layer = "NP", partial(NPLinear, io_embed=True)
@@ -139,11 +133,11 @@ class NP(_StandardisedNFN):
 class HNP(_PermutationNFN):
     """Permutations of hidden neurons only."""
 
-    label, layer = "HNP", HNPLinear
+    label, layer, standardised = "HNP", HNPLinear, False
 
 
 @register("nft")
-class NFT(_StandardisedNFN):
+class NFT(_PermutationNFN):
     """Neural functional transformer (Zhou et al. 2023b): two blocks of nfn's NPAttention and a pointwise MLP.
 
     Attention has NP's symmetry, which learned embeddings of layers, inputs and outputs break. The paper does not

@@ -1,4 +1,4 @@
-"""All models by name: what exists, what can be set of it, and building it."""
+"""All models by name, and the training that they ask for."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def model_names(task: Task = "generalization") -> tuple[str, ...]:
 
 
 def require_task(names: Sequence[str], *tasks: Task) -> None:
-    """Check that models were made for one of these tasks, or for any.
+    """Checks that models were made for one of these tasks, or for any.
 
     Raises:
         ValueError: if there is no such model, or it was made for another task.
     """
     for name in names:
-        if (found := model_class(name).task) not in ("any", *tasks):
+        if (made_for := model_class(name).task) not in ("any", *tasks):
             every = register_all()
             able = ", ".join(known for known in every if every[known].task in ("any", *tasks))
             raise InvalidValueError(
-                f"{name} is a model for the task {found!r}; for {' or '.join(tasks)} choose from {able}"
+                f"{name} is a model for the task {made_for!r}; for {' or '.join(tasks)} choose from {able}"
             )
 
 
@@ -56,6 +56,6 @@ def register_all() -> Register[type[Model]]:
 
 
 def training_of(name: str, training: TrainConfig, loss: str) -> dict[str, Any]:
-    """``training`` and ``loss`` of a model in an experiment, with what it asks for itself (`Model.train_with`)."""
-    own = {"loss": loss, **model_class(name).train_with}
-    return {"loss": own.pop("loss"), "training": replace(training, **own)}
+    """Returns ``training`` and ``loss`` of a model, with the settings that it asks for (`Model.train_with`)."""
+    settings = {"loss": loss, **model_class(name).train_with}
+    return {"loss": settings.pop("loss"), "training": replace(training, **settings)}

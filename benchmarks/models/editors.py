@@ -1,7 +1,7 @@
 """Models that edit networks: the weights of an INR -> the weights of one that shows another image (paper Sec. 6.3).
 
 Every editor adds a learned change, small at first, to the weights that it is given, and answers with the image that the
-edited network renders. What it does to a network without learned parameters is its `Editor.prepare`, once per data set.
+edited network renders. `Editor.prepare` has no learned parameters and is done once per data set.
 
 Adding an editor is adding a class:
 
@@ -12,7 +12,7 @@ Adding an editor is adding a class:
         def __init__(self, siren: Siren, config: EditorConfig) -> None: ...
         def edit(self, networks: Features) -> Features: ...
 
-``balanced-`` in front of a name puts the canonical form of signs in front of the editor (`nfn_monomial.Balance`): it
+``balanced-`` before a name puts the canonical form of signs before the editor (`nfn_monomial.Balance`): it
 edits another network with the same function, so that the edited image no longer depends on the signs.
 """
 
@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from nfn.common import NetworkSpec, WeightSpaceFeatures
+from nfn.common import WeightSpaceFeatures
 from nfn.layers import (
     HNPLinear,
     LearnedScale,
@@ -55,7 +55,7 @@ class Editor(nn.Module):
 
     Attributes:
         label: name in tables and figures.
-        invariant_under: what may be done to a network without changing the edited image: its whole symmetry group
+        invariant_under: the group that leaves the edited image as it is: the network's whole symmetry group
             (permutations and sign flips), permutations of hidden neurons only, or nothing.
         sees: the weights alone; see `nfn_monomial.tools.predictors.models.Model`, as for ``any_width``.
         siren: of the prepared networks; the one that was given, but for its omega_0 where that is absorbed.
@@ -76,7 +76,7 @@ class Editor(nn.Module):
         self.norm = InputNorm(self.space)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Features:
-        """Networks ``(N, *shape)`` as stored, without omega_0, -> what `forward` takes any part of.
+        """Networks ``(N, *shape)`` as stored, without omega_0, -> input of `forward`, which takes any rows of it.
 
         Raises:
             ValueError: if they are of another architecture or hold NaN or infinite values, naming the parameter.
@@ -87,7 +87,7 @@ class Editor(nn.Module):
         return self.space.pack(networks)
 
     def fit_inputs(self, prepared: Iterable[Features]) -> None:
-        """Take input statistics from batches of the prepared training networks; called once, before training."""
+        """Takes input statistics from batches of the prepared training networks; called once, before training."""
         if self.canonical:
             self.norm.fit(prepared)
 
@@ -101,8 +101,8 @@ class Editor(nn.Module):
         return {name: t.squeeze(1) for name, t in networks.items()}
 
     def forward(self, prepared: Features) -> Tensor:
-        # Batched matrix products: what `vmap` of a network's `functional_call` gives, image and gradient alike, in 1 to
-        # 6% less time. Most of it goes into sines; a step of NP takes seven times as long, so all pixels are rendered.
+        # Batched matrix products give the images and gradients of `vmap` over `functional_call` in 1 to 6% less time.
+        # Most of it goes into sines; a step of NP takes seven times as long, so all pixels are rendered.
         return self.siren.render(self.edited(prepared))
 
 
@@ -182,13 +182,11 @@ class _PermutationEditor(ChangeEditor):
 
     def __init__(self, siren: Siren, config: EditorConfig) -> None:
         super().__init__(siren, config)
-        self.body = self._body(self.spec, config)
-
-    def _body(self, spec: NetworkSpec, config: EditorConfig) -> nn.Sequential:
+        spec = self.spec
         layers, channels = fourier_front(spec, config.fourier // 2, config.fourier_scale, self.layer is NPLinear)
         for c_in in (channels, *[config.width] * (LAYERS - 1)):
             layers += [self.layer(spec, c_in, config.width), TupleOp(nn.ReLU())]
-        return nn.Sequential(*layers, self.layer(spec, config.width, 1))
+        self.body = nn.Sequential(*layers, self.layer(spec, config.width, 1))
 
     def change(self, networks: Features) -> WeightSpaceFeatures:
         change: WeightSpaceFeatures = self.body(from_tensors(self.space.unpack(networks)))
@@ -232,7 +230,7 @@ class MonomialNPEditor(_PermutationEditor):
     """The paper's hybrid (App. D.5): two monomial layers, 1 -> 16 -> 1 channels, then NP as above.
 
     The paper does not name the activation between the two; it is the sine here, as in its classifiers. Its NP part
-    reads the charged features as they are, and no canonicalisation is named: so what the monomial layers respect is
+    reads the charged features as they are, and no canonicalisation is named: so the symmetry of the monomial layers is
     lost, and the hybrid as a whole is equivariant under permutations of hidden neurons only. (Were the signs taken off
     in between, by absolute values as in the classifiers, the change would not flip with the weights it is added to, and
     the hybrid would not be equivariant either.) ``balanced-monomial-np`` is invariant under the group.

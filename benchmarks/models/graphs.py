@@ -1,8 +1,7 @@
 """Models that read networks as graphs: the GNN baseline, `MonomialConv`, and hybrids of layers on graphs and weights.
 
-**Data.** What is prepared once is each network's graph, as `to_graph` makes it (`store`); a minibatch is those of its
-networks, one behind another (`assemble`). Networks of different architectures are padded to equal length in storage
-only.
+**Data.** `to_graph` makes each network's graph once (`store`); a minibatch is the graphs of its networks, one after
+another (`assemble`). Networks of different architectures are padded to equal length in storage only.
 
 **Sizes.** The GNN that the paper measured takes eleven times the hours of Monomial-NFN and seven times its memory. Here
 ``gnn`` has `WIDTH` features, with which an epoch over 500 networks of the zoo takes seconds on two cores;
@@ -50,7 +49,7 @@ WIDTH = 32  # of the GNN's node and edge features
 PAPER_WIDTH = 246  # likewise: 5.5M parameters on the zoo's network
 LAYERS = 4  # of message passing, in every model (Kofinas et al. 2024)
 CHANNELS = 16  # of the features on weights in hybrids, and of MonomialConv's streams
-NARROW = 5  # channels that are pooled behind the layer of HNP, as in the other hybrid (paper App. D, ablation)
+NARROW = 5  # channels that are pooled after the layer of HNP, as in the other hybrid (paper App. D, ablation)
 HEAD_WIDTH = 200  # of the MLPs, as in Monomial-NFN
 AGGREGATORS = ("mean", "min", "max", "std")  # Corso et al. 2020
 SCALERS = ("identity", "amplification", "attenuation")
@@ -67,7 +66,7 @@ def store(groups: Sequence[NetworkGroup], kernel: Sequence[int], frame: Sequence
         frame: all spaces with whose graphs these shall be put together: attributes of graphs have the same widths.
 
     Returns:
-        Every attribute of the graphs by its name, padded with zeros behind the last node or edge: of nodes
+        Every attribute of the graphs by its name, padded with zeros after the last node or edge: of nodes
         ``(N, nodes, ...)``, of edges ``(N, edges, ...)``, ``edge_index`` as ``(N, edges, 2)``, counted from the first
         node of the network; of graphs ``(N, ...)``; ``counts (N, 2)``: numbers of nodes and edges. Integers of as few
         bits as they need.
@@ -89,20 +88,17 @@ def store(groups: Sequence[NetworkGroup], kernel: Sequence[int], frame: Sequence
         elif name.endswith("_index"):
             value = value - graph.ptr[graph.batch]
         parts = value.split((edges if name.startswith("edge") else nodes).tolist())
-        stored[name] = _small(pad_sequence(list(parts[:networks]), batch_first=True))
+        padded = pad_sequence(list(parts[:networks]), batch_first=True)
+        if not padded.is_floating_point() and padded.dtype != torch.bool and padded.numel():
+            largest = int(padded.abs().max())
+            sizes = (torch.int8, torch.int16, torch.int32, torch.int64)
+            padded = padded.to(next(t for t in sizes if largest <= torch.iinfo(t).max))
+        stored[name] = padded
     return stored
 
 
 def _zeros(space: WeightSpace, like: Tensor) -> dict[str, Tensor]:
     return {name: like.new_zeros(1, like.shape[1], *shape) for name, shape in space.shapes().items()}
-
-
-def _small(x: Tensor) -> Tensor:
-    """Integers in the smallest type that holds them, as they are many."""
-    if x.is_floating_point() or x.dtype == torch.bool or not x.numel():
-        return x
-    largest = int(x.abs().max())
-    return x.to(next(t for t in (torch.int8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max))
 
 
 def assemble(stored: Prepared) -> Batch:
@@ -113,7 +109,8 @@ def assemble(stored: Prepared) -> Batch:
     values = {"kernel": stored["kernel"]}
     for name, value in stored.items():
         if name not in ("kernel", "counts"):
-            rows = _rows(value, edges if name.startswith("edge") else nodes)
+            counts = edges if name.startswith("edge") else nodes
+            rows = value[torch.arange(value.shape[1], device=value.device) < counts[:, None]]  # without the padding
             values[name] = rows if rows.is_floating_point() or rows.dtype == torch.bool else rows.long()
         if name == "edge_index":
             values[name] = values[name].T + ptr[:-1].repeat_interleave(edges)
@@ -122,11 +119,6 @@ def assemble(stored: Prepared) -> Batch:
     batch = Batch(**values)
     batch.batch, batch.ptr = graph, ptr
     return batch
-
-
-def _rows(padded: Tensor, counts: Tensor) -> Tensor:
-    """``(N, longest, ...)`` -> the first ``counts`` rows of each, one after the other."""
-    return padded[torch.arange(padded.shape[1], device=padded.device) < counts[:, None]]
 
 
 class PNAWithEdges(nn.Module):
@@ -138,7 +130,7 @@ class PNAWithEdges(nn.Module):
         self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
 
     def update(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """What the edges' MLP makes of the nodes ``(N, width)`` and of the edges ``(E, width)``."""
+        """Applies the edges' MLP to the nodes ``(N, width)`` and the edges ``(E, width)``."""
         source, target = edge_index
         edges: Tensor = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
         return edges
@@ -163,7 +155,7 @@ class PNAStack(nn.Module):
     """The GNN of Kofinas et al. 2024 on graphs of networks: embeddings, then `PNABlock`s.
 
     Every input, every output and every other FIXED neuron has an embedding of its own, hidden ones share one for each
-    layer and one for each symmetry, which is what is known of the activation.
+    layer and one for each symmetry, by which the activation is known.
 
     Args:
         networks: the architectures, whose degrees PNA's scalers are normalised by.
@@ -200,7 +192,7 @@ def _outline(networks: NetworkInfo | MixedInfo) -> Batch:
 
 
 def _ends(graph: Batch) -> tuple[Tensor, Tensor]:
-    """Which nodes are inputs, or others that are told apart by their numbers such as positions, and which outputs."""
+    """Returns masks of nodes with fixed places apart from outputs, such as inputs and positions, and of outputs."""
     fixed = graph.symmetry == 0
     last = fixed & (graph.layer == graph.depth)
     return fixed & ~last, last
@@ -250,7 +242,7 @@ class GNN(_GraphModel):
 
 @register("gnn-paper")
 class PaperGNN(GNN):
-    """`GNN` at the paper's size; run where it is named, not among all models, as its steps are many times as dear."""
+    """`GNN` at the paper's size; it is run only if it is named, since its steps take many times as long."""
 
     label, task = "GNN (5.5M)", "ablation"
 

@@ -1,6 +1,6 @@
-"""Models of INRs: Zhou et al.'s NP, HNP and NFT behind Fourier features, the paper's hybrids, and message passing.
+"""Models of INRs: Zhou et al.'s NP, HNP and NFT after Fourier features, the paper's hybrids, and message passing.
 
-All sizes are options (see `model_options`), one name for what is alike in several models: those of `Sizes`.
+All sizes are options (see `model_options`), with the same names in several models: those of `Sizes`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SineNetwork(nn.Sequential):
 
 
 def inr_info(siren: Siren) -> NetworkInfo:
-    """What models are told of the networks of a corpus."""
+    """Describes the networks of a corpus for models."""
     return NetworkInfo(siren.space, "sin", lambda: SineNetwork(siren), (2,))
 
 

@@ -1,4 +1,4 @@
-"""What happens to INRs on their way into a model: augmented, brought into a canonical form, normalised."""
+"""The way of INRs into a model: they are augmented, brought into a canonical form, and normalised."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nfn_monomial.tools.predictors.models import Model
 __all__ = ["Classifier", "Warp", "prepared_siren"]
 
 
-def prepared_siren(config: InputConfig, given: Siren) -> Siren:
-    """What prepared networks have in common: those with omega_0 absorbed have the frequency 1."""
-    return replace(given, omega_0=1.0) if config.absorb_omega else given
+def prepared_siren(config: InputConfig, siren: Siren) -> Siren:
+    """Returns the architecture of prepared networks: if omega_0 is absorbed, the frequency is 1."""
+    return replace(siren, omega_0=1.0) if config.absorb_omega else siren
 
 
 class Warp(nn.Module):
-    """In training, turn, zoom and shift every image a little: ``W (A x + t) + b`` in a network's first layer.
+    """Turns, zooms and shifts every image a little in training: ``W (A x + t) + b`` in a network's first layer.
 
     Shifts are uniform up to ``size`` either way, in units of half an image, logarithms of zooms likewise; angles up to
     ``2 size``. Exact, as networks are functions of coordinates; in eval mode the identity.
@@ -51,14 +51,14 @@ class Warp(nn.Module):
 
 
 class Classifier(nn.Module):
-    """What is trained: networks as they come -> augmentation, canonical form, normalisation, model -> logits.
+    """The trained model: networks as they come -> augmentation, canonical form, normalisation, model -> logits.
 
     Statistics of the normalisation are buffers, so that a checkpoint has all that is needed. To tables it looks as its
     model does.
 
     Args:
         model: reads networks of ``prepared_siren(config, siren)``.
-        siren: what the given networks have in common.
+        siren: the architecture of the networks as they come.
         config: see there.
     """
 
@@ -77,14 +77,14 @@ class Classifier(nn.Module):
         self.model = model
 
     def fit_inputs(self, networks: Mapping[str, Tensor]) -> None:
-        """Take input statistics from training networks; called once, before training."""
+        """Takes input statistics from training networks; called once, before training."""
         tensors = self.canonical(networks)
         if isinstance(self.norm, InputNorm):
             self.norm.fit(tensors)
         self.model.fit_inputs(self.model.prepare_groups([(self.norm(tensors), self.space)]))
 
     def canonical(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Frequency and phases as the configuration wants them; the images stay as they are."""
+        """Brings frequency and phases into the configured form; the images stay as they are."""
         config, omega_0 = self.config, self.siren.omega_0
         if config.absorb_omega or config.canonical_phase:
             networks = absorb_omega(networks, self.space, omega_0)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
+from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation
 from nfn_monomial.benchmarks.experiments.ablation import STACKS
 from nfn_monomial.models import equivariant_stack
 from nfn_monomial.tools.predictors.models import Model, NetworkInfo, logits, register
@@ -15,11 +15,6 @@ from nfn_monomial.tools.predictors.models import Model, NetworkInfo, logits, reg
 from .parts import CHANNELS, mlp
 
 __all__ = ["Monomial", "MonomialHNP", "MonomialStack"]
-
-
-def _head_width(space: WeightSpace) -> int:
-    """The paper's width of the MLP: 200 for ReLU networks, 1000 for tanh networks (App. D.3)."""
-    return 200 if any(node.scales for node in space.nodes.values()) else 1000
 
 
 class MonomialStack(Model):
@@ -51,7 +46,8 @@ class MonomialStack(Model):
             self.body.append(EquivariantLinear(plain, wide, narrow))
             self.body.append(PointwiseActivation(plain, "relu"))
         self.pool = InvariantPool(self.space, narrow)
-        self.head = mlp(self.pool.out_features, _head_width(self.space), out_features)
+        scales = any(node.scales for node in self.space.nodes.values())  # as in ReLU networks (App. D.3)
+        self.head = mlp(self.pool.out_features, 200 if scales else 1000, out_features)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Features:
         return self.space.pack(tensors)

@@ -1,4 +1,4 @@
-"""What several models are made of: heads, normalised inputs, and nfn's description of a network."""
+"""Parts that several models share: heads, statistics, and nfn's description of a network."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NfnChain(NamedTuple):
     Attributes:
         weights: their names, in the order in which they run.
         biases: theirs.
-        shapes: of the weights. Columns behind a flatten are channels and positions, and these a kernel: a linear layer
+        shapes: of the weights. Columns after a flatten are channels and positions, and these a kernel: a linear layer
             on a flattened map is a convolution with a kernel as large as the map.
     """
 
@@ -73,15 +73,15 @@ class NfnChain(NamedTuple):
 
     def read(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Tensors ``(B, C, *shape)`` by name -> the weights ``(B, C, rows, columns, *kernel)``, then the biases."""
-        found = [tensors[name] for name in (*self.weights, *self.biases)]
+        arrays = [tensors[name] for name in (*self.weights, *self.biases)]
         for i, shape in enumerate(self.shapes):
-            if found[i].ndim < 2 + len(shape):
-                found[i] = found[i].reshape(*found[i].shape[:3], -1, *shape[2:])
-        return found
+            if arrays[i].ndim < 2 + len(shape):
+                arrays[i] = arrays[i].reshape(*arrays[i].shape[:3], -1, *shape[2:])
+        return arrays
 
 
 def nfn_chain(space: WeightSpace) -> NfnChain:
-    """Which parameters of a space nfn's layers read, and how.
+    """Returns the parameters of a space as nfn's layers read them.
 
     Raises:
         ValueError: if they cannot: for networks that are no chain of at least two layers with a bias each, and for 1-d
@@ -108,8 +108,8 @@ def nfn_chain(space: WeightSpace) -> NfnChain:
                 f"nfn's layers read linear and 2-d convolution layers; {space.describe(link.parameter)}"
             )
         shapes.append((sizes[link.target], sizes[str(link.source)], *[1] * link.folded, *link.kernel))
-    weights, own = zip(*names, strict=True)
-    return NfnChain(weights, own, tuple(shapes))
+    weights, bias_names = zip(*names, strict=True)
+    return NfnChain(weights, bias_names, tuple(shapes))
 
 
 def fourier_front(spec: NetworkSpec, size: int, scale: float, positions: bool) -> tuple[list[nn.Module], int]:
@@ -125,7 +125,7 @@ def fourier_front(spec: NetworkSpec, size: int, scale: float, positions: bool) -
 
 
 class Residual(nn.Sequential):
-    """``x`` and what the modules make of it, added."""
+    """Adds ``x`` and the output of the modules."""
 
     def forward(self, x: WeightSpaceFeatures) -> WeightSpaceFeatures:
         return x + super().forward(x)  # type: ignore[no-untyped-call]

@@ -1,8 +1,7 @@
 """Models that read the tensors of a network as a set: statistics of each, whatever the architecture.
 
-What a vector of statistics is to networks of one architecture (`baselines.StatNN`, `combined.Stats`), these are to
-networks of any: a small MLP reads the statistics of every tensor and what kind of tensor it is; the mean and the
-maximum over all tensors go on.
+`baselines.StatNN` and `combined.Stats` read a vector of statistics, of networks of one architecture; these models read
+any: a small MLP gets the statistics and the kind of every tensor, and its mean and maximum over all tensors go on.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["InvariantSet", "StatisticsSet"]
 
 WIDTH = 64  # of a tensor's features
 HEAD_WIDTH = 200
-OF_TENSOR = 11  # what `InvariantStatistics` takes of a tensor
+OF_TENSOR = 11  # statistics that `InvariantStatistics` takes of a tensor
 KIND_FEATURES = 7  # see `_kinds`
 FURTHEST = 5.0  # standard deviations: invariant statistics beyond are cut off, as those of one architecture are
 
@@ -40,7 +39,7 @@ Prepared = dict[str, Tensor]
 
 
 class _TensorSet(Model):
-    """A subclass says what `statistics` are, and their ``width``."""
+    """Base of models on sets; a subclass has `statistics` and their ``width``."""
 
     mixed = True
     width: int
@@ -64,9 +63,9 @@ class _TensorSet(Model):
     def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Prepared:
         rows: list[Tensor] = []
         for tensors, space in groups:
-            found = self.statistics(tensors, space)
-            kinds = _kinds(tensors, space).to(found)
-            rows += torch.cat([found, kinds.expand(len(found), -1, -1)], -1)
+            values = self.statistics(tensors, space)
+            kinds = _kinds(tensors, space).to(values)
+            rows += torch.cat([values, kinds.expand(len(values), -1, -1)], -1)
         counts = torch.tensor([len(row) for row in rows], device=rows[0].device)
         return {"tensors": pad_sequence(rows, batch_first=True), "counts": counts}
 
@@ -78,17 +77,17 @@ class _TensorSet(Model):
         counts = batch["counts"]
         present = _present(features, counts)[..., None]
         mean = (features * present).sum(1) / counts[:, None]
-        largest = features.masked_fill(~present, 0).amax(1)  # what a ReLU gives is 0 at least
+        largest = features.masked_fill(~present, 0).amax(1)  # outputs of a ReLU are 0 at least
         return logits(self.head(torch.cat([mean, largest], -1)))
 
 
 def _present(tensors: Tensor, counts: Tensor) -> Tensor:
-    """Which rows are tensors and no padding, ``(N, longest)``."""
+    """Returns a mask ``(N, longest)`` of rows that are tensors, and no padding."""
     return torch.arange(tensors.shape[1], device=counts.device) < counts[:, None]
 
 
 def _kinds(tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
-    """What is known of every parameter but its values, ``(parameters, 7)``: its place between the first and the last;
+    """Describes every parameter apart from its values, ``(parameters, 7)``: its place between the first and the last;
     how many axes it has, one, two or more; whether its first axis leads to neurons; logarithms of its numbers of
     entries and of rows.
     """
@@ -122,6 +121,6 @@ class InvariantSet(_TensorSet):
     width, clamp = OF_TENSOR, FURTHEST
 
     def statistics(self, tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
-        """Those of nodes are left out."""
-        found: Tensor = InvariantStatistics(space)(tensors)
-        return found[:, : OF_TENSOR * len(space.parameters)].reshape(len(found), -1, OF_TENSOR)
+        """Returns the statistics of tensors, without those of nodes."""
+        values: Tensor = InvariantStatistics(space)(tensors)
+        return values[:, : OF_TENSOR * len(space.parameters)].reshape(len(values), -1, OF_TENSOR)

@@ -1,7 +1,7 @@
 """The paper's numbers beside ours, and which of its claims hold here: one mechanism for all experiments.
 
-A claim compares two numbers of a table. It holds, or does not, where they differ by more than twice the standard error
-of their difference; of one seed, that is not known, and a difference of a quarter of the larger one is asked for.
+A claim compares two numbers of a table. It holds, or does not, if they differ by more than twice the standard error of
+their difference. With one seed that is not known, and they have to differ by a quarter of the larger one.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 
 from nfn_monomial.tools.report import Report, Table
 
-from .published import AS_IN_PAPER, PAPER, Claim, Published, Row
+from .published import AS_IN_PAPER, PAPER, Published, Row
 from .tables import Mean, over
 
 __all__ = ["beside_paper", "verdict"]
 
 ERRORS = 2  # standard errors of a difference
-CLEAR = 0.25  # of the larger number: what tells with one seed
-EQUAL = 0.005  # of the larger number: what is called the same
+CLEAR = 0.25  # of the larger number: a difference that counts with one seed
+EQUAL = 0.005  # of the larger number: smaller differences count as none
 RULE = (
-    f"A difference tells if it is larger than {ERRORS} standard errors of the difference or, with one seed, than "
-    f"{CLEAR:.0%} of the larger number; what differs by less than {EQUAL:.1%} is the same."
+    f"A difference counts if it is larger than {ERRORS} standard errors of the difference or, with one seed, than "
+    f"{CLEAR:.0%} of the larger number; numbers that differ by less than {EQUAL:.1%} are the same."
 )
 KEYS = ("trained on",)
 
 
 def beside_paper(report: Report, experiment: str) -> Report:
-    """The report with two more tables where the paper has numbers: those beside ours, and what became of its claims.
+    """Returns the report with two more tables if the paper has numbers: those beside ours, and its claims.
 
     A claim is looked at where both of its numbers are here.
 
@@ -40,12 +40,23 @@ def beside_paper(report: Report, experiment: str) -> Report:
     tables: list[Table] = []
     lines: list[tuple[str, ...]] = []
     for table in report.tables:
-        known = next((p for p in PAPER.get(experiment, ()) if p.of in table.title), None)
-        found = _values(table) if known and {*known.columns} & {*table.header} else {}
-        if known and any(row in found for row in known.rows):
-            tables.append(_beside(table, found, known, _trained(report.results)))
-            judged = [_judged(claim, found) for claim in known.claims]
-            lines += [(_subject(table), *line) for line in judged if line]
+        published = next((p for p in PAPER.get(experiment, ()) if p.of in table.title), None)
+        if published is None or not {*published.columns} & {*table.header}:
+            continue
+        # Our lines, by the names of the rows of `Published`.
+        ours: dict[Row, dict[str, str]] = {}
+        for line in sorted(table.cells, key=lambda line: line[0] in AS_IN_PAPER):
+            cells = dict(zip(table.header, line, strict=True))
+            ours[AS_IN_PAPER.get(line[0], line[0]), *(cells[key] for key in KEYS if key in cells)] = cells
+        if not any(row in ours for row in published.rows):
+            continue
+        tables.append(_beside(table, ours, published, report.results))
+        for claim in published.claims:
+            cells_of_claim = [ours.get(row, {}).get(column, "") for row, column in (claim.first, claim.second)]
+            first, second = map(_number, cells_of_claim)
+            if first is not None and second is not None:
+                judged = verdict(first, claim.relation, second)
+                lines.append((_subject(table), claim.text, claim.source, " and ".join(cells_of_claim), *judged))
     if not tables:
         return report
     if lines:
@@ -69,63 +80,43 @@ def _subject(table: Table) -> str:
     return subject
 
 
-def _values(table: Table) -> dict[Row, dict[str, str]]:
-    """Lines by what `Published` calls them."""
-    found = {}
-    for line in sorted(table.cells, key=lambda line: line[0] in AS_IN_PAPER):
-        cells = dict(zip(table.header, line, strict=True))
-        found[AS_IN_PAPER.get(line[0], line[0]), *(cells[key] for key in KEYS if key in cells)] = cells
-    return found
-
-
-def _trained(results: Mapping[str, Any]) -> str:
-    """On how many networks, and for how long, as `record_of` has it."""
+def _beside(
+    table: Table, ours: Mapping[Row, Mapping[str, str]], published: Published, results: Mapping[str, Any]
+) -> Table:
+    """Returns our numbers and the paper's in pairs of columns; ``results``: as `record_of` has them."""
+    shown = [name for name in published.columns if name in table.header]
+    places = [published.columns.index(name) for name in shown]
+    rows = [row for row in ours if row in published.rows]
+    keys = (table.header[0], *(key for key in KEYS if key in table.header))
+    cells = []
+    for row in rows:
+        pairs = ((ours[row][name], published.rows[row][i] or "-") for name, i in zip(shown, places, strict=True))
+        cells.append((*row, *(cell for pair in pairs for cell in pair), ours[row]["params"], ours[row]["seeds"]))
+    # On how many networks, and for how long, our models were trained.
     networks = results.get("networks") or {}
     sizes = sorted({counts["train"] for counts in networks.values() if isinstance(counts, dict)})
     trainings = [settings["training"] for settings in results.get("settings") or ()]
-    said = [f"{' or '.join(map(str, sizes))} training networks"] * bool(sizes)
+    trained = [f"{' or '.join(map(str, sizes))} training networks"] * bool(sizes)
     for name, unit in (("epochs", "{} epochs"), ("batch_size", "batches of {}")):
         values = sorted({training[name] for training in trainings})
-        said += [unit.format(" or ".join(map(str, values)))] * bool(values)
-    return ", ".join(said)
-
-
-def _beside(table: Table, found: Mapping[Row, Mapping[str, str]], known: Published, trained: str) -> Table:
-    shown = [name for name in known.columns if name in table.header]
-    places = [known.columns.index(name) for name in shown]
-    own = [row for row in found if row in known.rows]
-    keys = (table.header[0], *(key for key in KEYS if key in table.header))
-    cells = []
-    for row in own:
-        pairs = ((found[row][name], known.rows[row][i] or "-") for name, i in zip(shown, places, strict=True))
-        cells.append((*row, *(cell for pair in pairs for cell in pair), found[row]["params"], found[row]["seeds"]))
-    names = (name for column in shown for name in (column, f"paper: {column}"))
-    seeds = [int(found[row]["seeds"]) for row in own]
+        trained += [unit.format(" or ".join(map(str, values)))] * bool(values)
+    words = over(int(ours[row]["seeds"]) for row in rows)
     return Table(
         f"Beside the paper: {_subject(table)}",
-        (*keys, *names, "params", "seeds"),
+        (*keys, *(name for column in shown for name in (column, f"paper: {column}")), "params", "seeds"),
         tuple(cells),
         text_columns=len(keys),
         names=tuple(range(len(keys))),
         notes=(
-            f"Here: {'; '.join(filter(None, (over(seeds), trained)))}. paper: {known.source}, ± {known.spread}. "
-            f"The same: {known.same}. Not the same: {known.other}. Other networks, so compare the order of lines, "
-            "never number with number.",
+            f"Here: {'; '.join(filter(None, (words, ', '.join(trained))))}. paper: {published.source}, ± "
+            f"{published.spread}. The same: {published.same}. Not the same: {published.other}. Other networks, so "
+            "compare the order of lines, never number with number.",
         ),
     )
 
 
-def _judged(claim: Claim, found: Mapping[Row, Mapping[str, str]]) -> tuple[str, ...]:
-    """Claim, source, our two numbers, verdict and why; empty if one of the two was not asked for."""
-    cells = [found.get(row, {}).get(column, "") for row, column in (claim.first, claim.second)]
-    first, second = map(_number, cells)
-    if first is None or second is None:
-        return ()
-    return claim.text, claim.source, " and ".join(cells), *verdict(first, claim.relation, second)
-
-
 def _number(cell: str) -> Mean | None:
-    """What `Mean.show` wrote; None where there is none."""
+    """Reads a cell that `Mean.show` wrote; None if it has no number."""
     mean, _, error = cell.partition(" ±")
     try:
         return Mean(float(mean), float(error) if error else None)
@@ -134,10 +125,10 @@ def _number(cell: str) -> Mean | None:
 
 
 def verdict(first: Mean, relation: str, second: Mean) -> tuple[str, str]:
-    """Whether the first number is larger (``>``), at least as large (``>=``) or the same (``=``), and why.
+    """Judges whether the first number is larger (``>``), at least as large (``>=``) or the same (``=``), and says why.
 
     Returns:
-        ``holds``, ``does not hold`` or ``cannot be told``, and the difference with what it is compared to.
+        ``holds``, ``does not hold`` or ``cannot be told``, and the difference with its threshold.
     """
     difference, size = first.mean - second.mean, max(abs(first.mean), abs(second.mean))
     seeded = first.error is not None and second.error is not None

@@ -27,7 +27,7 @@ Curves = dict[str, dict[int, list[Run]]]
 
 
 def curve_tables(runs: Sequence[Run]) -> list[Table]:
-    """Two tables for every activation, of the test networks as they are and moved, and one of Monomial-NFN beside HNP.
+    """Returns for every activation a table for each test set; and one of Monomial-NFN beside HNP.
 
     Args:
         runs: of `predict_generalization` with ``train_networks`` and one train set.
@@ -37,7 +37,12 @@ def curve_tables(runs: Sequence[Run]) -> list[Table]:
     for activation, curves in _curves(runs).items():
         for test in _tests(curves):
             tables.append(_table(runs, activation, test, curves))
-            lines += _order(activation, test, curves)
+            if set(PAIR) <= set(curves):  # is the paper's model as good as HNP?
+                first, second = (curves[model] for model in PAIR)
+                for size in (n for n in first if n in second):
+                    ours, theirs = _tau(first[size], test), _tau(second[size], test)
+                    judged = verdict(ours, ">=", theirs)
+                    lines.append((activation, test, f"{size:,}", ours.show(), theirs.show(), *judged))
     if lines:
         header = ("networks", "tested on", "training networks", "Monomial-NFN", "HNP", "is as good", "why")
         title = "Monomial-NFN is as good as HNP"
@@ -46,12 +51,12 @@ def curve_tables(runs: Sequence[Run]) -> list[Table]:
 
 
 def _curves(runs: Sequence[Run]) -> dict[str, Curves]:
-    """By activation; numbers of networks ascending."""
-    found: dict[str, Curves] = {}
+    """Returns the curves by activation; numbers of networks ascend."""
+    by_activation: dict[str, Curves] = {}
     for (activation, _, model), group in by_model(runs).items():
         count = group[0].settings.options["train_networks"]
-        found.setdefault(activation, {}).setdefault(model, {})[count] = group
-    return {name: {model: dict(sorted(c.items())) for model, c in curves.items()} for name, curves in found.items()}
+        by_activation.setdefault(activation, {}).setdefault(model, {})[count] = group
+    return {a: {model: dict(sorted(c.items())) for model, c in curves.items()} for a, curves in by_activation.items()}
 
 
 def _tests(curves: Curves) -> list[str]:
@@ -71,8 +76,8 @@ def _table(runs: Sequence[Run], activation: str, test: str, curves: Curves) -> T
         first = next(iter(by_size.values()))[0]
         taus = [_tau(by_size[n], test).show() if n in by_size else NOTHING for n in sizes]
         seeds = [str(len(by_size[n])) if n in by_size else NOTHING for n in sizes]
-        own = (first.label, SEES.get(first.sees, first.sees), INVARIANT.get(first.invariant_under, "no"))
-        cells.append((*own, *taus, ", ".join(dict.fromkeys(seeds)) if len(set(seeds)) == 1 else ", ".join(seeds)))
+        texts = (first.label, SEES.get(first.sees, first.sees), INVARIANT.get(first.invariant_under, "no"))
+        cells.append((*texts, *taus, ", ".join(dict.fromkeys(seeds)) if len(set(seeds)) == 1 else ", ".join(seeds)))
         bold += [len(cells) - 1] * (first.invariant_under == "group")
     return Table(
         f"{activation}, {test}: Kendall's tau by the number of training networks",
@@ -84,31 +89,18 @@ def _table(runs: Sequence[Run], activation: str, test: str, curves: Curves) -> T
     )
 
 
-def _order(activation: str, test: str, curves: Curves) -> list[tuple[str, ...]]:
-    """Whether the paper's model is as good as HNP, for every number of training networks."""
-    if not set(PAIR) <= set(curves):
-        return []
-    first, second = (curves[model] for model in PAIR)
-    lines: list[tuple[str, ...]] = []
-    for size in (n for n in first if n in second):
-        ours, theirs = _tau(first[size], test), _tau(second[size], test)
-        lines.append((activation, test, f"{size:,}", ours.show(), theirs.show(), *verdict(ours, ">=", theirs)))
-    return lines
-
-
 def draw_curves(runs: Sequence[Run]) -> Figure:
-    """Tau over the number of training networks: a row of panels for each activation, a panel for each test set.
+    """Draws tau over the number of training networks: a row of panels for each activation, a panel for each test set.
 
     Stars are the paper's numbers, of its own zoo.
     """
-    found = _curves(runs)
+    by_activation = _curves(runs)
     numbers = {model: i for i, model in enumerate(dict.fromkeys(run.settings.model for run in runs))}
     labels = {run.settings.model: run for run in runs}
-    wide = max(len(_tests(curves)) for curves in found.values())
-    figure, axes = panels(len(found), wide, (5.0 * wide, 3.7 * len(found) + 0.3))
-    for row, (activation, curves) in enumerate(found.items()):
-        own = axes[row * wide : (row + 1) * wide]
-        for ax, test in zip(own, _tests(curves), strict=False):
+    wide = max(len(_tests(curves)) for curves in by_activation.values())
+    figure, axes = panels(len(by_activation), wide, (5.0 * wide, 3.7 * len(by_activation) + 0.3))
+    for row, (activation, curves) in enumerate(by_activation.items()):
+        for ax, test in zip(axes[row * wide : (row + 1) * wide], _tests(curves), strict=False):
             for model, by_size in curves.items():
                 taus = [_tau(group, test) for group in by_size.values()]
                 style = look(numbers[model]) | stroke(labels[model].invariant_under == "group")

@@ -1,4 +1,4 @@
-"""Figures: what those of trained models have in common, and images beside their reconstructions."""
+"""Figures of trained models, and images beside their reconstructions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stroke(invariant: bool) -> dict[str, Any]:
 
 
 def legend_beside(figure: Figure, handles: Sequence[Artist], bold: Sequence[bool]) -> None:
-    """Beside the panels, which would have no room for as many names as there are models; some of them bold."""
+    """Puts the legend beside the panels, which have no room for so many names; some names are bold."""
     high = LEGEND_LINE * len(handles) + 0.6
     figure.set_size_inches(figure.get_figwidth() + LEGEND, max(figure.get_figheight(), high))
     legend = figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
@@ -43,7 +43,7 @@ def legend_beside(figure: Figure, handles: Sequence[Artist], bold: Sequence[bool
 def draw_learning(
     runs: Sequence[Run], curves: Mapping[str, Callable[[dict[str, Any]], float]], level: tuple[str, float] | None = None
 ) -> Figure:
-    """Learning curves: a panel for each, a line for every model, the mean over seeds, with all runs in the background.
+    """Draws learning curves: a panel for each, a line for every model, the mean over seeds; single runs are faint.
 
     Args:
         runs: of one experiment, see `by_model`.
@@ -57,13 +57,13 @@ def draw_learning(
     for ax, (label, value) in zip(axes, curves.items(), strict=True):
         for i, group in enumerate(groups):
             validated = [[epoch for epoch in run.history if epoch["metrics"]] for run in group]
-            found = [[value(epoch) for epoch in epochs] for epochs in validated]
+            lines = [[value(epoch) for epoch in epochs] for epochs in validated]
             numbers = [epoch["number"] for epoch in max(validated, key=len)]
-            shortest = min(map(len, found))
-            mean = np.mean([curve[:shortest] for curve in found], axis=0)
+            shortest = min(map(len, lines))
+            mean = np.mean([curve[:shortest] for curve in lines], axis=0)
             (line,) = ax.plot(numbers[:shortest], mean, label=group[0].label, **look(i), **stroke(bold[i]))
             handles += [line] if ax is axes[0] else []
-            for curve in found if len(found) > 1 else ():
+            for curve in lines if len(lines) > 1 else ():
                 ax.plot(numbers[: len(curve)], curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
         ax.set(xlabel="epoch", ylabel=label)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -76,7 +76,7 @@ def draw_learning(
 
 
 def draw_reconstructions(corpus: InrCorpus, psnr: Callable[[Tensor, Tensor], Tensor]) -> Figure:
-    """Test images (first row) and their reconstructions (second), from the worst to the best of the split.
+    """Draws test images (first row) and their reconstructions (second), from the worst to the best of the split.
 
     Args:
         corpus: networks and the images that they were fitted to.

@@ -1,4 +1,4 @@
-"""Tables of trained models. What ± means is said here, for all of them."""
+"""Tables of trained models, and the meaning of ± in all of them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ COLUMNS = (
     "nothing (no). sees: the weights alone, or also what the networks compute (runs them). s/epoch: the pass over the "
     "training set. peak MiB: parameters, optimiser state and one training step."
 )
-"""What columns of tables of models are."""
+"""The meaning of columns in tables of models."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean and its standard error, which is what ± says everywhere, here as in the paper; None for a single value.
+    """Mean and its standard error, written as ± everywhere, as in the paper; None for a single value.
 
     The standard error is the sample standard deviation over the root of the number of values: see `over` for the words.
     """
@@ -54,9 +54,9 @@ class Mean:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Mean:
-        found = list(values)
-        error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
-        return cls(statistics.fmean(found), error)
+        numbers = list(values)
+        error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
+        return cls(statistics.fmean(numbers), error)
 
     def show(self, digits: int = 3) -> str:
         mean = f"{self.mean:.{digits}f}"
@@ -64,13 +64,13 @@ class Mean:
 
 
 def over(counts: Iterable[int], unit: str = "seed") -> str:
-    """What numbers and their ± are, in the words of every table and figure; of one alone there is no ±.
+    """Returns the words for means and their ±, the same in every table and figure; a single value has no ±.
 
     Args:
         counts: how many values each mean is of.
     """
-    found = list(counts) or [1]
-    least, most = min(found), max(found)
+    sizes = list(counts) or [1]
+    least, most = min(sizes), max(sizes)
     values = f"{most}" if least == most else f"{least} to {most}"
     return f"one {unit}" if most == 1 else f"mean ± standard error over {unit}s ({values})"
 
@@ -113,7 +113,7 @@ def model_table(
     digits: int = 3,
     notes: Sequence[str] = (),
 ) -> Table:
-    """A line per model: what it sees and is invariant to, named values over seeds, size, time, memory.
+    """A line per model: its input and invariance, named values over seeds, size, time, memory.
 
     Models that are invariant under the whole group are bold.
 
@@ -121,7 +121,7 @@ def model_table(
         title: above the table.
         runs: of one experiment, see `by_model`.
         values: column -> number of one run.
-        digits: behind the point.
+        digits: after the point.
         notes: below the table, before those on columns that all have and on runs that went wrong.
     """
     groups = by_model(runs)
@@ -158,7 +158,7 @@ def cost_cells(group: Sequence[Run]) -> tuple[str, ...]:
 
 
 def row_of(group: Sequence[Run], *metrics: str) -> dict[str, Any]:
-    """What ``results.json`` has of runs that differ in their seed alone; metrics by test set."""
+    """Returns the entry of ``results.json`` for runs that differ in their seed alone; metrics by test set."""
     first = group[0]
 
     def mean(metric: str, test: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def count(parameters: int) -> str:
 
 
 def record_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """What ``results.json`` has of every experiment: which runs, of which settings, on which networks and machines.
+    """Returns the part of ``results.json`` that all experiments have: runs, settings, networks and machines.
 
     Raises:
         ValueError: if there are none.

@@ -1,11 +1,11 @@
-"""Settings: frozen dataclasses that say what they hold, are checked as they are made, and read ``key=value``.
+"""Settings: frozen dataclasses that are checked against their annotations, and read ``key=value``.
 
     @dataclass(frozen=True)
     class Sizes(Settings):
         width: Count = 16
         names: Some[str] = ("np",)
 
-``Sizes(width=0)`` raises, and so does ``override(Sizes(), ["width=none"])``: both by what is declared. No module
+``Sizes(width=0)`` raises, and so does ``override(Sizes(), ["width=none"])``, because of the annotations. No module
 of this room imports torch, so that a command line can be built from settings without it.
 """
 
@@ -67,7 +67,7 @@ class Settings:
     Values are converted where that is safe: a list to a tuple, an integer to a float, a text to a number.
 
     Raises:
-        ValueError: naming the field, what it is and what it should be.
+        ValueError: naming the field, its value and the expected one.
     """
 
     def __post_init__(self) -> None:
@@ -77,12 +77,12 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Raise a ValueError if fields do not go together."""
+        """Raises a ValueError if fields do not go together."""
 
 
 @functools.cache
 def _kinds(cls: Any) -> dict[str, Any]:
-    """Field -> what it holds."""
+    """Returns the annotations of all fields."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -96,14 +96,14 @@ def _read(value: Any, kind: Any, key: str) -> Any:
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        place = ".".join([key, *(part for part in found["loc"] if isinstance(part, str))])
-        expected = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        if found["type"] == "missing" and isinstance(last := found["loc"][-1], int):
+        details = error.errors(include_url=False)[0]
+        place = ".".join([key, *(part for part in details["loc"] if isinstance(part, str))])
+        expected = details["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        if details["type"] == "missing" and isinstance(last := details["loc"][-1], int):
             expected = f"value {last + 1} is missing"
-        given = repr(found["input"])
-        given = given if len(given) <= SHOWN else f"{given[:SHOWN]}.."
-        raise InvalidValueError(f"{place} is {given}, but {expected}") from None
+        text = repr(details["input"])
+        text = text if len(text) <= SHOWN else f"{text[:SHOWN]}.."
+        raise InvalidValueError(f"{place} is {text}, but {expected}") from None
 
 
 def read_value(text: str, kind: Any, key: str) -> Any:
@@ -115,7 +115,7 @@ def read_value(text: str, kind: Any, key: str) -> Any:
         key: its name in errors.
 
     Raises:
-        ValueError: naming the key, what is expected and what was found.
+        ValueError: naming the key, the expected value and the text.
     """
     readings: tuple[Any, ...] = (text, tuple(part.strip() for part in text.split(",") if part.strip()))
     if text.lower() == "none":

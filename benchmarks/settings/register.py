@@ -1,4 +1,4 @@
-"""The register of experiments: what one is, so that its command and its settings are known."""
+"""The register of experiments, from which their commands and the help of their settings are made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["EXPERIMENTS", "Experiment", "News", "Study", "register"]
 
 @dataclass(frozen=True)
 class News:
-    """Where an experiment stands: what it does, how much of how much is done, and a line to say once, or none."""
+    """The progress of an experiment: its current work, how much of how much is done, and a line to print, or none."""
 
     title: str
     done: float = 0
@@ -25,14 +25,14 @@ class News:
 
 @dataclass(frozen=True)
 class Study:
-    """What an experiment does.
+    """The functions of an experiment.
 
     Attributes:
-        run: data, configuration, store and a callback for `News` -> what was found; does what the store, a `RunStore`,
-            does not have. Where an experiment has no data, they are None.
-        tables: what was found, configuration and store -> a `Report`.
+        run: data, configuration, store and a callback for `News` -> results; does only the runs that the store, a
+            `RunStore`, does not have. An experiment without data gets None.
+        tables: results, configuration and store -> a `Report`.
         check: raises a ValueError for a configuration that no data can be used with, before any are read.
-        choose: configuration and data -> the configuration with what depends on the data.
+        choose: configuration and data -> the configuration, completed by settings that depend on the data.
     """
 
     run: Callable[[Any, Any, Any, Callable[[News], None]], Any]
@@ -49,14 +49,14 @@ class Experiment:
         name: of its command; one of a group has the group's name in front, as ``bench layers``.
         text: the help of the command.
         presets: name -> configuration; one of them is ``small``.
-        study: what it does, or the name of the module that has it as ``STUDY`` and is imported when it is run.
+        study: its `Study`, or the name of a module of `studies` that has it as ``STUDY``, imported when it runs.
         data: folder where the data are by default -> the command that makes them, by task if there are several tasks;
             empty for an experiment without data.
         inrs: whether these are INRs, and not classifiers.
         several: whether it takes several folders of data.
         keeps: whether finished work in its results folder is kept.
         out: its results folder by default, where ``TASK`` stands for that of the configuration.
-        without: options that it has not, though its configuration has what they set.
+        without: options that it does not have, though its configuration has the setting.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Experiment:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of the options that its command has, by what its configuration has."""
+        """Names of its command's options, by the settings of its configuration."""
         config = self.presets["small"]
         held = {f.name for f in dataclasses.fields(config)}
         names = ["zoos" if self.several else "data", "data_options"] * bool(self.data)
@@ -93,11 +93,11 @@ class Experiment:
         return self.out or f"results/{self.key}"
 
     def load(self) -> Study:
-        """What it does, imported if it has to be."""
+        """Returns the study, imported if it has to be."""
         if isinstance(self.study, Study):
             return self.study
-        found: Study = import_module(f"nfn_monomial.benchmarks.studies.{self.study}").STUDY
-        return found
+        study: Study = import_module(f"nfn_monomial.benchmarks.studies.{self.study}").STUDY
+        return study
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
@@ -105,7 +105,7 @@ EXPERIMENTS: dict[str, Experiment] = {}
 
 
 def register(experiment: Experiment) -> Experiment:
-    """Add an experiment; returns it.
+    """Adds an experiment; returns it.
 
     Raises:
         ValueError: if there is one of this name, or it has no preset ``small``.

@@ -1,4 +1,4 @@
-"""How models are trained, in every experiment."""
+"""The training of models, in every experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class Head(Settings):
-    """What a recipe may set of a model whose answer is an MLP's, of a vector of invariants.
+    """Settings of a recipe for models that answer by an MLP of a vector of invariants.
 
     Attributes:
         heads: number of MLPs, whose answers are averaged.
@@ -39,18 +39,18 @@ class Head(Settings):
 
 @dataclass(frozen=True)
 class TrainConfig(Settings):
-    """How to train. The defaults are the paper's for predicting generalisation (App. D.3).
+    """The training of a model. The defaults are the paper's for predicting generalisation (App. D.3).
 
     Attributes:
         epochs: passes over the training set.
         batch_size: networks in a step.
         learning_rate: of AdamW, the largest.
-        schedule: what follows the warm-up: ``constant``, or half a ``cosine`` down to 0 at the end of all epochs;
-            ``one-cycle`` is the cosine behind a warm-up of three tenths of all steps.
+        schedule: after the warm-up: ``constant``, or half a ``cosine`` down to 0 at the end of all epochs;
+            ``one-cycle`` is the cosine after a warm-up of three tenths of all steps.
         weight_decay: decoupled.
         warmup_steps: the learning rate rises linearly over so many steps.
-        average_epochs: what is validated and kept has the exponential moving average of the parameters over about so
-            many epochs; 0 for the parameters themselves.
+        average_epochs: the validated and stored model has the exponential moving average of the parameters over about
+            so many epochs; 0 for the parameters themselves.
         clip_norm: largest norm of the gradient; none does not clip.
         patience: stop after so many epochs without a better one; none trains all.
         validate_every: so many epochs are between two validations; the last epoch has one in any case.
@@ -58,7 +58,7 @@ class TrainConfig(Settings):
         precision: with ``bf16-mixed``, models compute matrix products in bfloat16; their parameters and the data stay
             in float32, and networks are prepared and rendered in it.
         devices: how many processes on this machine, on cuda with a GPU each; ``torchrun`` has its own number. It
-            changes no result, but what random layers (dropout, augmentation) draw.
+            changes no result except the draws of random layers (dropout, augmentation).
         threads: of a process, for one operation; none leaves them to torch. Where batches are small, several take
             longer than one, and much more of the CPU.
         checkpoint_seconds: an unfinished training is written after an epoch, at most once in so many seconds; it
@@ -68,7 +68,7 @@ class TrainConfig(Settings):
             `nfn_monomial.models.recompute_blocks`: less memory, more time. It changes no result.
         compiled: whether models are trained under ``torch.compile``, on cuda as CUDA graphs. The first step takes
             minutes, whether the others take less depends on the model: see `bench layers --preset quick`. It needs a
-            C++ compiler on a CPU, and changes no result but by rounding and by what random layers draw.
+            C++ compiler on a CPU, and changes results only by rounding and by the draws of random layers.
     """
 
     epochs: Count = 50

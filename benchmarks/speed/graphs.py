@@ -39,7 +39,7 @@ def bench_graphs(
     progress: Progress = lambda _: None,
     seconds: float = SECONDS,
 ) -> list[Timing]:
-    """Time one layer of ``width`` channels on both networks.
+    """Times one layer of ``width`` channels on both networks.
 
     Args:
         batches: numbers of networks.
@@ -62,7 +62,12 @@ def bench_graphs(
 
 
 def _contenders(space: WeightSpace, batch: int, width: int, device: str) -> dict[str, Make]:
-    features = _features(space, batch, width)
+    # Random features of all streams.
+    neurons = neuron_layout(space)
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(batch, *(sizes[axis.node] for axis in field), width) for field in neurons.layout.types]
+    features = Features(neurons.layout, tuple(torch.randn(shape, generator=generator) for shape in shapes))
     layout = features.layout
 
     def dense(layer: nn.Module) -> Contender:
@@ -73,7 +78,11 @@ def _contenders(space: WeightSpace, batch: int, width: int, device: str) -> dict
         return Contender(layer, features.tensors, call, device)
 
     def graph(kind: Callable[[Tensor], nn.Module], streams: int) -> Contender:
-        x, edge_index, edge_attr = _as_graph(features, space)
+        # The same features on the graphs of `to_graph`: ``x (N, 3 C)``, ``edge_index (2, E)``, ``edge_attr (E, C)``.
+        edge_index = to_graph(random_networks(space, batch, dtype=torch.float32), space).edge_index
+        nodes = [torch.cat(features.tensors[neurons.fields(node)], -1) for node in neurons.nodes]
+        edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.edges)]]
+        x, edge_attr = torch.cat(nodes, 1).flatten(0, 1), torch.cat(edges, 1).flatten(0, 1)
         degrees = torch.bincount(torch.bincount(edge_index[1], minlength=len(x)))
         layer, edge_index = kind(degrees), edge_index.to(device)
         return Contender(layer, (x[:, : streams * width], edge_attr), lambda x, e: layer(x, edge_index, e), device)
@@ -84,25 +93,6 @@ def _contenders(space: WeightSpace, batch: int, width: int, device: str) -> dict
         GRAPH: lambda: graph(lambda _: MonomialConv(width), 3),
         PNA: lambda: graph(lambda degrees: PNAWithEdges(width, degrees), 1),
     }
-
-
-def _features(space: WeightSpace, batch: int, width: int) -> Features:
-    """Random features of all streams."""
-    layout = neuron_layout(space).layout
-    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(batch, *(sizes[axis.node] for axis in field), width) for field in layout.types]
-    return Features(layout, tuple(torch.randn(shape, generator=generator) for shape in shapes))
-
-
-def _as_graph(features: Features, space: WeightSpace) -> tuple[Tensor, Tensor, Tensor]:
-    """The same features on the graphs of `to_graph`: ``x (N, 3 C)``, ``edge_index (2, E)``, ``edge_attr (E, C)``."""
-    neurons = neuron_layout(space)
-    networks = random_networks(space, len(features.tensors[0]), dtype=torch.float32)
-    edge_index = to_graph(networks, space).edge_index
-    nodes = [torch.cat(features.tensors[neurons.fields(node)], -1) for node in neurons.nodes]
-    edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.edges)]]
-    return torch.cat(nodes, 1).flatten(0, 1), edge_index, torch.cat(edges, 1).flatten(0, 1)
 
 
 def graph_tables(timings: Sequence[Timing]) -> list[Table]:
@@ -116,12 +106,12 @@ def graph_tables(timings: Sequence[Timing]) -> list[Table]:
         "step / dense": times("step_ms", DENSE),
         "memory / dense": times("peak_bytes", DENSE),
     }
-    note = "Medians, and peak memory of a step. / dense: times what the tied dense layer needs."
+    note = "Medians, and peak memory of a step. / dense: ratio to the tied dense layer."
     return ratio_tables(timings, columns, note, "Message passing on {}")
 
 
 def bench_speed(config: LayersConfig, progress: Progress = lambda _: None) -> Report:
-    """Time all that is configured; ``progress`` is called with a line of text before each setting."""
+    """Times all that is configured; ``progress`` is called with a line of text before each setting."""
     where = config.repeats, config.device, progress
     layers = bench_layers(config.batches, config.channels, *where)
     tables, results = layer_tables(layers), {"layers": [asdict(t) for t in layers]}

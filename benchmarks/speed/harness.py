@@ -1,4 +1,4 @@
-"""Contenders that take turns, what is measured of each, and tables of ratios between them.
+"""Contenders that take turns, measurements of each, and tables of ratios between them.
 
 A contender is a module and its input. A training step is forward and backward to inputs and parameters.
 """
@@ -40,7 +40,7 @@ NETWORKS: dict[str, Callable[[], WeightSpace]] = {
 
 
 class Contender:
-    """A layer and its input: ``call(*inputs)`` gives what it computes."""
+    """A layer and its input: ``call(*inputs)`` returns its outputs."""
 
     def __init__(
         self, layer: nn.Module, inputs: Sequence[Tensor], call: Callable[..., tuple[Tensor, ...]], device: str
@@ -63,7 +63,7 @@ class Contender:
         return torch.autograd.grad(self.call(*inputs), wanted, self.cotangents, allow_unused=True)
 
     def memory(self) -> int:
-        """Peak bytes of a step: input, parameters, what is kept for backward, gradients."""
+        """Peak bytes of a step: input, parameters, tensors kept for backward, gradients."""
         no_state = torch.optim.SGD(self.layer.parameters())
         fresh = (t.detach().clone().requires_grad_() for t in self.inputs)
         return step_memory(lambda: self.step(list(fresh)), self.layer, no_state, torch.device(self.device))
@@ -76,7 +76,7 @@ Make: TypeAlias = "Callable[[], Contender]"
 class Timing:
     """One contender in one setting: median milliseconds, parameters, and the peak memory of one training step.
 
-    A setting is the title of a table, a number of networks and one of channels. 0 is what was not measured;
+    A setting is the title of a table, a number of networks and one of channels. 0 stands for no measurement;
     ``skipped`` says why a contender did not run.
     """
 
@@ -102,20 +102,23 @@ def measured(
     memory: bool = True,
     needed: Mapping[str, float] | None = None,
 ) -> list[Timing]:
-    """Time all contenders of a setting, which take turns within every repetition; a line for each.
+    """Times all contenders of a setting, which take turns within every repetition; a line for each.
 
     Args:
         table: title of the table of all.
         batch: number of networks.
         channels: of features.
-        makes: name -> what makes the contender, so that those that are left out take no memory.
+        makes: name -> function that makes the contender, so that those that are left out take no memory.
         repeats: timed repetitions of each, after three that are not counted.
         device: ``"cpu"`` or ``"cuda"``.
         seconds: after so many begins no further repetition.
         memory: whether a step's is measured, too.
-        needed: name -> bytes of a step; what needs more than half of what is free does not run.
+        needed: name -> bytes of a step; contenders that need more than half of the free memory do not run.
     """
-    skipped = {name: too_large((needed or {}).get(name, 0), device) for name in makes}
+    skipped = dict.fromkeys(makes, "")
+    for name, size in (needed or {}).items():
+        if size > (free := free_bytes(device)) / 2:
+            skipped[name] = f"needs {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
     ready = {name: make() for name, make in makes.items() if not skipped[name]}
     calls = {
         (name, how): call for name, one in ready.items() for how, call in (("forward", one.forward), ("step", one.step))
@@ -123,29 +126,25 @@ def measured(
     ms = race(calls, repeats, device, seconds)
     timings = []
     for name, reason in skipped.items():
-        found: tuple[float, float, int, int] = (0.0, 0.0, 0, 0)
-        if not reason:
-            one = ready[name]
-            found = ms[name, "forward"], ms[name, "step"], one.parameters, one.memory() if memory else 0
-        timings.append(Timing(table, batch, channels, name, *found, reason))
+        if reason:
+            timings.append(Timing(table, batch, channels, name, skipped=reason))
+            continue
+        one = ready[name]
+        peak = one.memory() if memory else 0
+        forward, step = ms[name, "forward"], ms[name, "step"]
+        timings.append(Timing(table, batch, channels, name, forward, step, one.parameters, peak))
     return timings
 
 
-def too_large(needed: float, device: str) -> str:
-    """Why a step that needs so many bytes had better not run: it would take more than half of what is free."""
-    free = free_bytes(device)
-    return f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free" if needed > free / 2 else ""
-
-
 def free_bytes(device: str) -> float:
-    """Of a GPU, or of the machine where it says so; infinite where nobody does."""
+    """Returns the free memory of a GPU, or of the machine; infinite if it is not known."""
     if device.startswith("cuda"):
         return float(torch.cuda.mem_get_info(device)[0])
     try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+        line = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:  # no Linux: try
-        found = None
-    return 1024.0 * int(found[1]) if found else math.inf
+        line = None
+    return 1024.0 * int(line[1]) if line else math.inf
 
 
 Peers: TypeAlias = Mapping[str, Timing]
@@ -154,17 +153,17 @@ Cell: TypeAlias = Callable[[Timing, Peers], str]
 
 
 def parts(of: str, form: str = ".2f", unit: float = 1) -> Cell:
-    """What was measured, as text."""
+    """Formats a measurement."""
     return lambda t, _: f"{getattr(t, of) / unit:{form}}" if getattr(t, of) else "-"
 
 
 def times(of: str, base: str, form: str = ".1f") -> Cell:
-    """How many times what another contender of the setting needs this one does."""
+    """Formats the ratio of this contender's measurement to that of another one in the same setting."""
     return lambda t, peers: _ratio(t, peers.get(base), of, form)
 
 
 def fewer(of: str, base: str, form: str = ".1f") -> Cell:
-    """How many times faster this one is than another contender of the setting."""
+    """Formats how many times faster this contender is than another one in the same setting."""
     return lambda t, peers: _ratio(peers.get(base), t, of, form)
 
 

@@ -30,7 +30,7 @@ def bench_layers(
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Timing]:
-    """Time one ``channels -> channels`` layer, and a stack of three with activations, on both networks.
+    """Times one ``channels -> channels`` layer, and a stack of three with activations, on both networks.
 
     Args:
         batches: numbers of networks.

@@ -1,1 +1,1 @@
-"""What the experiments run, and their tables and figures: a module for each, with its `Study`."""
+"""The studies of experiments, with their tables and figures: a module for each, which has its `Study`."""

@@ -56,50 +56,45 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
     Args:
         runs: of `predict_generalization` with stacks for models, on one train set.
     """
-    groups = by_model(runs)
-    return [
-        _table(subject, {model: group for (s, _, model), group in groups.items() if s == subject})
-        for subject in dict.fromkeys(subject for subject, _, _ in groups)
-    ]
-
-
-def _table(subject: str, groups: dict[str, list[Run]]) -> Table:
-    first = next(iter(groups.values()))[0]
-    names = [short(test.name, test.scale) for test in first.tests]
-    header = ["stack", *(f"tau {name}" for name in names), *COST_COLUMNS]
-    notes = [
-        "MNF x 3, HNP: (MNF-act) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP, with MNF the monomial equivariant layer "
-        "and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
-        f"{over(map(len, groups.values())).capitalize()}."
-    ]
-    cells = []
-    for group in groups.values():
-        line = [group[0].label]
-        line += [Mean.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))]
-        line += cost_cells(group)
-        cells.append(tuple(line))
-    return Table(f"Ablation: Kendall's tau of {subject} networks", tuple(header), tuple(cells), notes=tuple(notes))
+    groups: dict[str, list[list[Run]]] = {}
+    for (subject, _, _), group in by_model(runs).items():
+        groups.setdefault(subject, []).append(group)
+    tables = []
+    for subject, stacks in groups.items():
+        tests = stacks[0][0].tests
+        cells = []
+        for group in stacks:
+            taus = [Mean.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))]
+            cells.append((group[0].label, *taus, *cost_cells(group)))
+        header = ("stack", *(f"tau {short(test.name, test.scale)}" for test in tests), *COST_COLUMNS)
+        note = (
+            "MNF x 3, HNP: (MNF-act) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP, with MNF the monomial equivariant "
+            "layer and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
+            f"{over(map(len, stacks)).capitalize()}."
+        )
+        tables.append(Table(f"Ablation: Kendall's tau of {subject} networks", header, tuple(cells), notes=(note,)))
+    return tables
 
 
 def draw_ablation(runs: Sequence[Run]) -> Figure:
-    """Tau against the number of equivariant layers, with and without a layer of HNP, unchanged and moved the most."""
+    """Draws tau over the number of equivariant layers, with and without HNP, unchanged and moved the most."""
     groups = by_model(runs)
     subjects = list(dict.fromkeys(subject for subject, _, _ in groups))
     figure, axes = panels(1, len(subjects), (4.8 * len(subjects), 3.8))
     for ax, subject in zip(axes, subjects, strict=True):
         for hnp, color in ((False, PALETTE[3]), (True, PALETTE[4])):
-            own = sorted(
+            stacks = sorted(
                 (STACKS[model][0], group)
-                for (found, _, model), group in groups.items()
-                if found == subject and STACKS[model][1] == hnp
+                for (networks, _, model), group in groups.items()
+                if networks == subject and STACKS[model][1] == hnp
             )
-            if not own:
+            if not stacks:
                 continue
-            depths = [depth for depth, _ in own]
+            depths = [depth for depth, _ in stacks]
             styles: dict[int, dict[str, Any]] = {0: {"marker": "o"}, -1: {"marker": "x", "linestyle": ":"}}
             for test, style in styles.items():
-                name = own[0][1][0].tests[test].name
-                taus = [Mean.of(run.tests[test].metrics["tau"] for run in group) for _, group in own]
+                name = stacks[0][1][0].tests[test].name
+                taus = [Mean.of(run.tests[test].metrics["tau"] for run in group) for _, group in stacks]
                 ax.errorbar(
                     [depth + SHIFT * bool(test) for depth in depths], [t.mean for t in taus],
                     [t.error or 0.0 for t in taus], color=color, capsize=3,

@@ -1,4 +1,4 @@
-"""Classifying INRs: which image does a sine network show, read off its weights (paper Sec. 6.2, App. D.4)?
+"""Classifying INRs: a model reads from the weights of a sine network which image it shows (paper Sec. 6.2, App. D.4).
 
 Every model gets the same networks, prepared alike (`InputConfig`). Epochs are selected by the accuracy on the
 validation networks alone, the loss decides between equal ones. Each model is then tested on the test networks as they
@@ -23,7 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
 from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
 from nfn_monomial.benchmarks.models.inr import inr_info
@@ -38,22 +38,25 @@ from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sw
 from nfn_monomial.canonical import absorb_omega, shift_phase
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.models import build_model, model_class, model_options
-from nfn_monomial.tools.report import Report, Table, panels
+from nfn_monomial.tools.report import Report, panels
 from nfn_monomial.tools.store import code_of
 
 __all__ = ["classify_inrs", "classify_report", "fingerprint", "plan", "prepare", "sizes_of", "subset"]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = ("models/inr.py", "models/inr_input.py", "models/parts.py")
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 LARGEST = 1e4  # logits are cut off there, so that losses are finite
 SHIFTS = 2  # phases of the shifted test networks: up to so many times pi, either way
 LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most
 
 
-def _bce(logits: Tensor, labels: Tensor) -> Tensor:
-    return binary_cross_entropy_with_logits(logits, one_hot(labels, logits.shape[-1]).to(logits.dtype))
-
-
-LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "bce": _bce}
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": cross_entropy,
+    "bce": lambda logits, labels: binary_cross_entropy_with_logits(
+        logits, one_hot(labels, logits.shape[-1]).to(logits.dtype)
+    ),
+}
 
 
 def classify_inrs(
@@ -62,7 +65,7 @@ def classify_inrs(
     store: RunStore,
     on_progress: OnProgress = lambda progress: None,
 ) -> list[Run]:
-    """Do all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
+    """Does all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
 
     Raises:
         ValueError: if a device is not there, or as `check`.
@@ -72,7 +75,7 @@ def classify_inrs(
 
 
 def require_models(config: ClassifyConfig) -> None:
-    """Check that there are such models for INRs.
+    """Checks that there are such models for INRs.
 
     Raises:
         ValueError: naming those that there are.
@@ -81,7 +84,7 @@ def require_models(config: ClassifyConfig) -> None:
 
 
 def check(config: ClassifyConfig, corpus: InrCorpus) -> None:
-    """Find out what cannot be done, before hours of work.
+    """Raises errors of the configuration before hours of work.
 
     Raises:
         ValueError: if there are fewer than two classes, no such model, or one that cannot read the networks.
@@ -94,39 +97,43 @@ def check(config: ClassifyConfig, corpus: InrCorpus) -> None:
 
 
 def plan(config: ClassifyConfig, corpus: InrCorpus) -> list[Job]:
-    """All runs, seed by seed."""
+    """Returns all runs, seed by seed."""
     data = fingerprint(corpus)
     corpus = replace(corpus, train=subset(corpus.train, config.fits, config.limit))
-    settings = [_settings(config, corpus, model, seed, data) for seed in config.seeds for model in config.models]
-    return [Job(s, partial(prepare, corpus)) for s in settings]
-
-
-def _settings(config: ClassifyConfig, corpus: InrCorpus, model: str, seed: int, data: str) -> RunSettings:
     training = config.training.lasting(config.steps, len(corpus.train))
-    if model in config.slower:
-        training = replace(training, learning_rate=training.learning_rate / 3)
-    sizes = sizes_of(config.sizes, model)
-    return RunSettings(
-        experiment="classify-inr",
-        subject=corpus.name,
-        model=model,
-        train_set="augmented" if config.inputs.augment or config.inputs.warp else "original",
-        seed=seed,
-        options={"inputs": asdict(config.inputs), "fits": config.fits, "limit": config.limit, "sizes": sizes},
-        data=data,
-        code=code_of(model_class(model)),
-        version=VERSION,
-        **training_of(model, training, config.loss),
-    )
+    slower = replace(training, learning_rate=training.learning_rate / 3)
+    inputs = asdict(config.inputs)
+    return [
+        Job(
+            RunSettings(
+                experiment="classify-inr",
+                subject=corpus.name,
+                model=model,
+                train_set="augmented" if config.inputs.augment or config.inputs.warp else "original",
+                seed=seed,
+                options={
+                    "inputs": inputs, "fits": config.fits, "limit": config.limit,
+                    "sizes": sizes_of(config.sizes, model),
+                },
+                data=data,
+                code=code_of(model_class(model)),
+                version=VERSION,
+                **training_of(model, slower if model in config.slower else training, config.loss),
+            ),
+            partial(prepare, corpus),
+        )
+        for seed in config.seeds
+        for model in config.models
+    ]  # fmt: skip
 
 
 def sizes_of(sizes: Sizes, model: str) -> dict[str, Any]:
-    """Those that a model has."""
+    """Returns the sizes that a model has."""
     return {name: value for name, value in asdict(sizes).items() if name in model_options(model)}
 
 
 def prepare(corpus: InrCorpus, settings: RunSettings) -> Trial:
-    """Model and data of one run."""
+    """Returns model and data of one run."""
     options, seed, siren = settings.options, settings.seed, corpus.siren
     inputs = InputConfig(**options["inputs"])
     model = build_model(
@@ -144,8 +151,18 @@ def prepare(corpus: InrCorpus, settings: RunSettings) -> Trial:
     def tests() -> Iterator[Test]:
         networks, labels = _with_channel(corpus.test.tensors), corpus.test.labels
         yield Test("original", Data(networks, labels))
-        yield Test("moved", Data(_moved(networks, siren, seed), labels))
-        yield Test("shifted", Data(_shifted(networks, siren, seed), labels))
+        space, count = siren.space, len(labels)
+        # Signs flipped and neurons permuted at random.
+        generator = torch.Generator().manual_seed(derive_seed(seed, "moved"))
+        yield Test("moved", Data(space.sample(count, generator=generator).act(networks), labels))
+        # Phases shifted at random, with omega_0 in the weights, where phases are those of the sine.
+        generator = torch.Generator().manual_seed(derive_seed(seed, "shifted"))
+        shifts = {
+            f"h{i}": torch.randint(-SHIFTS, SHIFTS + 1, (count, 1, size), generator=generator)
+            for i, size in enumerate(siren.sizes[1:-1], start=1)
+        }
+        shifted = shift_phase(absorb_omega(networks, space, siren.omega_0), space, shifts)
+        yield Test("shifted", Data(absorb_omega(shifted, space, 1 / siren.omega_0), labels))
         yield Test("train", train)
 
     def finish(answers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -162,25 +179,6 @@ def _with_channel(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.unsqueeze(1) for name, t in tensors.items()}
 
 
-def _moved(networks: Mapping[str, Tensor], siren: Siren, seed: int) -> dict[str, Tensor]:
-    """Signs flipped and neurons permuted at random."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, "moved"))
-    count = len(networks["weight.0"])
-    return siren.space.sample(count, generator=generator).act(networks)
-
-
-def _shifted(networks: Mapping[str, Tensor], siren: Siren, seed: int) -> dict[str, Tensor]:
-    """Phases shifted at random, where omega_0 counts."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, "shifted"))
-    space, count = siren.space, len(networks["weight.0"])
-    shifts = {
-        f"h{i}": torch.randint(-SHIFTS, SHIFTS + 1, (count, 1, size), generator=generator)
-        for i, size in enumerate(siren.sizes[1:-1], start=1)
-    }
-    shifted = shift_phase(absorb_omega(networks, space, siren.omega_0), space, shifts)
-    return absorb_omega(shifted, space, 1 / siren.omega_0)
-
-
 def confusion(logits: Tensor, labels: Tensor) -> Tensor:
     """Counts ``(true class, predicted class)``."""
     classes = logits.shape[-1]
@@ -189,7 +187,7 @@ def confusion(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Accuracy, cross-entropy, and what selects the epoch: the accuracy, and among equal ones the lower loss.
+    """Returns accuracy, cross-entropy, and the score that selects the epoch: accuracy, then the lower loss.
 
     All are finite whatever a model answers: a NaN counts as the lowest logit, and logits beyond 1e4 as that.
 
@@ -224,7 +222,7 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
 
 
 def fingerprint(corpus: InrCorpus) -> str:
-    """A hash of all networks and labels, and of what they have in common."""
+    """Returns a hash of all networks, their labels and their architecture."""
     digest = hashlib.sha256(repr((corpus.siren, corpus.classes)).encode())
     for part in (corpus.train, corpus.val, corpus.test):
         digest.update(part.labels.numpy().tobytes())
@@ -240,25 +238,14 @@ WIDE = 4  # panels side by side
 
 
 def classify_report(runs: Sequence[Run]) -> Report:
-    """Table, confusion matrices, learning curves, and the numbers of all.
+    """Returns table, confusion matrices, learning curves, and the numbers of all.
+
+    The table has a line per model: accuracy in percent on every set, cross-entropy on the test networks, size and time.
 
     Raises:
         ValueError: if there are no runs, or runs that would share a line differ in more than their seed.
     """
     record = record_of(runs)
-    groups = by_model(runs).values()
-    rows = [{**row_of(group, "accuracy", "loss"), "confusion": _confusion(group).tolist()} for group in groups]
-    results = {"rows": rows, **record}
-    curves: dict[str, Callable[[dict[str, Any]], float]] = {
-        "training loss": lambda epoch: math.nan if epoch["train_loss"] is None else epoch["train_loss"],
-        "validation accuracy (%)": lambda epoch: 100 * epoch["metrics"]["accuracy"],
-    }
-    figures = {"confusion.png": draw_confusion(runs), "learning.png": draw_learning(runs, curves)}
-    return Report([classify_table(runs)], results, figures)
-
-
-def classify_table(runs: Sequence[Run]) -> Table:
-    """A line per model: accuracy in percent on every set, cross-entropy on the test networks, size and time."""
     columns: dict[str, Callable[[Run], float]] = {
         "train": lambda run: 100 * run.metric("train", "accuracy"),
         "test": lambda run: 100 * run.metric("original", "accuracy"),
@@ -266,33 +253,35 @@ def classify_table(runs: Sequence[Run]) -> Table:
         "shifted": lambda run: 100 * run.metric("shifted", "accuracy"),
         "loss": lambda run: run.metric("original", "loss"),
     }
-    notes = [
-        f"Accuracy in percent, and cross-entropy on the test networks: {over_seeds(runs)}; epochs are "
-        "selected on validation networks only. moved: the test networks after random sign flips and permutations of "
-        "their neurons; shifted: after shifts of their phases by multiples of pi. Neither changes an image.",
-    ]
-    notes.append(f"{_preparation(runs[0].settings.options['inputs'])} {_learning_rates(runs)}")
-    subjects = ", ".join(dict.fromkeys(run.settings.subject for run in runs))
-    return model_table(f"Images of {subjects} classified by their networks", runs, columns, digits=2, notes=notes)
-
-
-def _preparation(inputs: Mapping[str, Any]) -> str:
-    """What was done to networks in front of all models, by the fields of `InputConfig`."""
+    inputs = runs[0].settings.options["inputs"]
     noise = f" and noise of {inputs['noise']:g}" * bool(inputs["noise"])
     warp = inputs["warp"]
     done = [f"moved by random group elements{noise}"] * inputs["augment"]
     done += [f"changed so that their images are turned, zoomed and shifted at random (up to {warp:g})"] * bool(warp)
     prepared = ", ".join(name for name in PREPARED if inputs[name]) or "nothing"
-    return f"In training, networks were {' and '.join(done) or 'seen as they are'}. Done to all networks: {prepared}."
-
-
-def _learning_rates(runs: Sequence[Run]) -> str:
     rates: dict[float, dict[str, None]] = {}
     for run in runs:
         rates.setdefault(run.settings.training.learning_rate, {})[run.label] = None
     (usual, _), *others = sorted(rates.items(), key=lambda item: -len(item[1]))
     exceptions = [f"{rate:g} for {', '.join(labels)}" for rate, labels in others]
-    return f"Learning rate: {'; '.join([f'{usual:g}', *exceptions])}."
+    notes = [
+        f"Accuracy in percent, and cross-entropy on the test networks: {over_seeds(runs)}; epochs are "
+        "selected on validation networks only. moved: the test networks after random sign flips and permutations of "
+        "their neurons; shifted: after shifts of their phases by multiples of pi. Neither changes an image.",
+        f"In training, networks were {' and '.join(done) or 'seen as they are'}. Done to all networks: {prepared}. "
+        f"Learning rate: {'; '.join([f'{usual:g}', *exceptions])}.",
+    ]
+    subjects = ", ".join(dict.fromkeys(run.settings.subject for run in runs))
+    title = f"Images of {subjects} classified by their networks"
+    table = model_table(title, runs, columns, digits=2, notes=notes)
+    groups = by_model(runs).values()
+    rows = [{**row_of(group, "accuracy", "loss"), "confusion": _confusion(group).tolist()} for group in groups]
+    curves: dict[str, Callable[[dict[str, Any]], float]] = {
+        "training loss": lambda epoch: math.nan if epoch["train_loss"] is None else epoch["train_loss"],
+        "validation accuracy (%)": lambda epoch: 100 * epoch["metrics"]["accuracy"],
+    }
+    figures = {"confusion.png": draw_confusion(runs), "learning.png": draw_learning(runs, curves)}
+    return Report([table], {"rows": rows, **record}, figures)
 
 
 def _confusion(group: Sequence[Run]) -> Any:

@@ -1,8 +1,8 @@
 """Run time and memory of training, every model in one run (paper Tables 10 and 11).
 
-What is timed is one step as in every experiment: take a batch out by index, forward, backward, optimiser. Models take
+One step is timed, as every experiment does it: take a batch out by index, forward, backward, optimiser. Models take
 turns step by step, so that a slow moment of the machine hits all of them, and ratios are of one run. The networks are
-random weights of the zoo's architecture: neither time nor memory depends on what they learned, and no zoo is needed.
+random weights of the zoo's architecture: time and memory do not depend on training, and no zoo is needed.
 """
 
 from __future__ import annotations
@@ -70,16 +70,8 @@ class Cost:
     peak_bytes: int
 
 
-@dataclass(frozen=True)
-class _Contender:
-    model: Model
-    step: Callable[[], object]
-    optimizer: torch.optim.Optimizer
-    prepare_ms: float
-
-
 def measure_costs(config: CostConfig, progress: Callable[[str], None] = lambda text: None) -> list[Cost]:
-    """Time and measure all models in every setting.
+    """Times and measures all models in every setting.
 
     Args:
         config: see `CostConfig`.
@@ -93,28 +85,30 @@ def measure_costs(config: CostConfig, progress: Callable[[str], None] = lambda t
         for batch in config.batch_sizes:
             progress(f"{activation} networks, batches of {batch}")
             contenders = {name: _contender(name, info, batch, device) for name in models}
-            steps = {name: c.step for name, c in contenders.items()}
+            steps = {name: step for name, (_, step, _, _) in contenders.items()}
             medians = race(steps, config.repeats, config.device, config.seconds)
-            for name, c in contenders.items():
-                c.optimizer.zero_grad(set_to_none=True)
+            for name, (model, step, optimizer, prepare_ms) in contenders.items():
+                optimizer.zero_grad(set_to_none=True)
                 costs.append(
                     Cost(
                         activation,
                         batch,
                         name,
-                        c.model.label,
-                        c.model.invariant_under,
-                        sum(p.numel() for p in c.model.parameters()),
+                        model.label,
+                        model.invariant_under,
+                        sum(p.numel() for p in model.parameters()),
                         medians[name],
-                        c.prepare_ms,
-                        step_memory(c.step, c.model, c.optimizer, device),
+                        prepare_ms,
+                        step_memory(step, model, optimizer, device),
                     )
                 )
     return costs
 
 
-def _contender(name: str, info: NetworkInfo, batch: int, device: torch.device) -> _Contender:
-    """A model and one of its training steps, as `nfn_monomial.benchmarks.train.loop.fit` does them."""
+def _contender(
+    name: str, info: NetworkInfo, batch: int, device: torch.device
+) -> tuple[Model, Callable[[], object], torch.optim.Optimizer, float]:
+    """Returns a model, its training step as `train.loop.fit` does it, its optimiser, and ms to prepare a network."""
     generator = torch.Generator().manual_seed(0)
     networks = max(batch, PREPARED)
     tensors = random_networks(info.space, networks, dtype=torch.float32, generator=generator)
@@ -138,7 +132,7 @@ def _contender(name: str, info: NetworkInfo, batch: int, device: torch.device) -
         optimizer.step()
         return loss.detach()
 
-    return _Contender(model, step, optimizer, 1e3 * min(seconds) / networks)
+    return model, step, optimizer, 1e3 * min(seconds) / networks
 
 
 def cost_report(costs: Sequence[Cost], config: CostConfig) -> Report:
@@ -211,14 +205,14 @@ def published_table() -> Table:
         ),
         tuple(cells),
         notes=(
-            "Another machine, and memory as the paper measured it, which is not said to be what is counted above. The "
-            "paper's GNN has 5.5M parameters.",
+            "Another machine, and memory as the paper measured it, which may not be the memory that is counted above. "
+            "The paper's GNN has 5.5M parameters.",
         ),
     )  # fmt: skip
 
 
 def draw_costs(costs: Sequence[Cost]) -> Figure:
-    """Time of a step and memory of every model relative to HNP, for each activation and batch size."""
+    """Draws the time of a step and the memory of every model relative to HNP, for each activation and batch size."""
     models = list(dict.fromkeys(c.model for c in costs))
     settings = list(dict.fromkeys((c.activation, c.batch) for c in costs))
     figure, axes = panels(1, 2, (10.4, 0.32 * len(models) + 1.6))
@@ -226,8 +220,8 @@ def draw_costs(costs: Sequence[Cost]) -> Figure:
     height = 0.8 / len(settings)
     for ax, what in zip(axes, ("time of a step", "peak memory"), strict=True):
         for i, setting in enumerate(settings):
-            found = [by[(*setting, model)] for model in models]
-            values = [c.step_ms if ax is axes[0] else c.peak_bytes / MIB for c in found]
+            measured = [by[(*setting, model)] for model in models]
+            values = [c.step_ms if ax is axes[0] else c.peak_bytes / MIB for c in measured]
             reference = values[models.index(REFERENCE)]
             places = [j + (i - (len(settings) - 1) / 2) * height for j in range(len(models))]
             label = f"{setting[0]}, batch {setting[1]}"

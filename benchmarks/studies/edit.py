@@ -1,9 +1,9 @@
 """Editing INRs: change the weights of a sine network so that it shows a changed image (paper Sec. 6.3, App. D.5).
 
-An editor sees weights alone and answers with weights; the loss is the mean squared error between what the edited
-network renders and the ground truth. (App. D.5 speaks of cross-entropy there, Sec. 6.3 of squared errors.) The ground
-truth is the original image dilated, or its contrast enhanced (`dilate`, `contrast`); where the images are not known,
-what the unedited networks render stands in for them. All pixels lie in [0, 1]; those that are rendered are not clamped.
+An editor sees weights alone and answers with weights; the loss is the mean squared error between the image
+of the edited network and the ground truth. (App. D.5 speaks of cross-entropy there, Sec. 6.3 of squared errors.) The
+ground truth is the original image dilated, or its contrast enhanced (`dilate`, `contrast`); if the images are not
+known, those of the unedited networks replace them. All pixels lie in [0, 1]; rendered ones are not clamped.
 
 Epochs are selected by the error on the validation networks alone. Each editor is then tested on the test networks as
 they are (``original``) and on the same networks moved by random elements of their symmetry group, sign flips and
@@ -47,21 +47,23 @@ from .classify import fingerprint, subset
 
 __all__ = ["check", "contrast", "dilate", "draw_edits", "edit_inrs", "edit_report", "plan", "prepare", "scores"]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = ("models/editors.py", "models/inr_input.py", "models/parts.py")
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 CONTRAST = 2.0
 GREY = (0.299, 0.587, 0.114)  # luminance of red, green and blue (ITU-R 601)
-LARGEST = 1e6  # what a pixel that is not finite, or further off, counts as
+LARGEST = 1e6  # the error of a pixel that is not finite, or further off
 LEAST_CHANGE = 1e-6  # mean squared difference between images and targets below which there is nothing to learn
 BATCH = 512  # networks that are rendered at once
 
 
 def dilate(images: Tensor) -> Tensor:
-    """Every pixel becomes the largest of the 3x3 pixels around it, within the image; ``(N, C, H, W)``, as all here."""
+    """Replaces every pixel by the largest of the 3x3 pixels around it, within the image; ``(N, C, H, W)``."""
     return torch.from_numpy(grey_dilation(images.numpy(), size=(1, 1, 3, 3)))
 
 
 def contrast(images: Tensor) -> Tensor:
-    """Every pixel twice as far from the mean grey value of its image, cut off at 0 and 1.
+    """Doubles the distance of every pixel from the mean grey value of its image; ends are 0 and 1.
 
     The contrast of Pillow's ``ImageEnhance`` with factor 2. The paper does not give its transformation.
     """
@@ -79,7 +81,7 @@ def edit_inrs(
     store: RunStore,
     on_progress: OnProgress = lambda progress: None,
 ) -> list[Run]:
-    """Do all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
+    """Does all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
 
     Every run keeps, as artifacts, ``edited`` and ``moved``, the edited images of some test networks and of the same
     networks moved, and ``unedited`` and ``target``, ``(shown, C, H, W)``; ``extra`` has the networks' numbers.
@@ -92,7 +94,7 @@ def edit_inrs(
 
 
 def require_models(config: EditConfig) -> None:
-    """Check that there are such editors.
+    """Checks that there are such editors.
 
     Raises:
         ValueError: naming those that there are.
@@ -102,7 +104,7 @@ def require_models(config: EditConfig) -> None:
 
 
 def check(config: EditConfig, corpus: InrCorpus) -> None:
-    """Find out what cannot be done, before hours of work.
+    """Raises errors of the configuration before hours of work.
 
     Raises:
         ValueError: if the task changes nothing about the images, there is no such editor, or one that cannot read the
@@ -111,35 +113,42 @@ def check(config: EditConfig, corpus: InrCorpus) -> None:
     require_models(config)
     for model in config.models:
         build_editor(model, corpus.siren, config.editor, seed=0)
-    _Images(corpus, config.task).require_change()
+    images = _Images(corpus, config.task)
+    change = float((images.target("val") - images.original(corpus.val)).square().mean())
+    if not change >= LEAST_CHANGE:
+        raise InvalidValueError(
+            f"{config.task} leaves the images of {corpus.name} as they are (mean squared difference {change:.1e}): "
+            "there is nothing to learn; use other networks or another task"
+        )
 
 
 def plan(config: EditConfig, corpus: InrCorpus) -> list[Job]:
-    """All runs, seed by seed."""
+    """Returns all runs, seed by seed."""
     data = fingerprint(corpus)
     corpus = replace(corpus, train=subset(corpus.train, None, config.limit))
     images = _Images(corpus, config.task)
     return [
-        Job(_settings(config, corpus, model, seed, data), partial(prepare, images))
+        Job(
+            RunSettings(
+                experiment="edit-inr",
+                subject=corpus.name,
+                model=model,
+                train_set="original",
+                seed=seed,
+                options={
+                    "task": config.task, "limit": config.limit, "shown": config.shown, "editor": asdict(config.editor),
+                },
+                loss="mse",
+                training=config.training.lasting(config.steps, len(corpus.train)),
+                data=data,
+                code=code_of(register_editor[model]),
+                version=VERSION,
+            ),
+            partial(prepare, images),
+        )
         for seed in config.seeds
         for model in config.models
-    ]
-
-
-def _settings(config: EditConfig, corpus: InrCorpus, model: str, seed: int, data: str) -> RunSettings:
-    return RunSettings(
-        experiment="edit-inr",
-        subject=corpus.name,
-        model=model,
-        train_set="original",
-        seed=seed,
-        options={"task": config.task, "limit": config.limit, "shown": config.shown, "editor": asdict(config.editor)},
-        loss="mse",
-        training=config.training.lasting(config.steps, len(corpus.train)),
-        data=data,
-        code=code_of(register_editor[model]),
-        version=VERSION,
-    )
+    ]  # fmt: skip
 
 
 class _Images:
@@ -150,33 +159,25 @@ class _Images:
         self._targets: dict[str, Tensor] = {}
 
     def rendered(self, part: InrPart) -> Tensor:
-        """What the networks show, ``(N, C, H, W)``."""
+        """Returns the images that the networks show, ``(N, C, H, W)``."""
         numbers = torch.split(torch.arange(len(part)), BATCH)
         with torch.no_grad():
             return torch.cat([self.corpus.siren.render(pick(part.tensors, index)) for index in numbers])
 
     def original(self, part: InrPart) -> Tensor:
-        """The images themselves, or what the networks show of them."""
+        """Returns the images that were fitted, or if they are not known, those that the networks show."""
         pixels = self.corpus.pixels
         return self.rendered(part).clamp(0, 1) if pixels is None else pixels[part.image]
 
     def target(self, name: str) -> Tensor:
-        """Of all networks of a split."""
+        """Returns the wanted images of all networks of a split."""
         if name not in self._targets:
             self._targets[name] = TARGETS[self.task](self.original(getattr(self.corpus, name)))
         return self._targets[name]
 
-    def require_change(self) -> None:
-        change = float((self.target("val") - self.original(self.corpus.val)).square().mean())
-        if not change >= LEAST_CHANGE:
-            raise InvalidValueError(
-                f"{self.task} leaves the images of {self.corpus.name} as they are (mean squared difference "
-                f"{change:.1e}): there is nothing to learn; use other networks or another task"
-            )
-
 
 def prepare(images: _Images, settings: RunSettings) -> Trial:
-    """Model and data of one run."""
+    """Returns model and data of one run."""
     options, seed, corpus = settings.options, settings.seed, images.corpus
     config = EditorConfig(**options["editor"])
     editor = build_editor(settings.model, corpus.siren, config, seed=derive_seed(seed, "model"))
@@ -224,7 +225,7 @@ DIGITS = 4  # of errors
 
 
 def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
-    """Table, images and learning curves of finished runs, which the store has.
+    """Returns table, images and learning curves of finished runs, which the store has.
 
     Args:
         runs: of one task and configuration, see `edit_inrs`.
@@ -248,7 +249,7 @@ def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
 
 
 def edit_table(runs: Sequence[Run]) -> Table:
-    """A line per editor, with its test errors; above them what doing nothing costs."""
+    """A line per editor, with its test errors; above them the error without an edit."""
     first = runs[0]
     notes = [
         "Mean squared error between the edited network's image and the ground truth, pixels in [0, 1]; in [-1, 1], as "
@@ -278,10 +279,10 @@ def draw_edits(runs: Sequence[Run], store: RunStore) -> Figure:
     kept = [store.artifacts(run.settings) for run in groups]
     unedited, target = kept[0]["unedited"], kept[0]["target"]
     columns = {"original INR": unedited, "target": target}
-    columns |= {run.label: found["edited"] for run, found in zip(groups, kept, strict=True)}
+    columns |= {run.label: artifacts["edited"] for run, artifacts in zip(groups, kept, strict=True)}
     columns = {label: torch.cat([images, images[:1]]) for label, images in columns.items()}
-    for run, found in zip(groups, kept, strict=True):
-        columns[run.label][-1] = found["moved"][0]
+    for run, artifacts in zip(groups, kept, strict=True):
+        columns[run.label][-1] = artifacts["moved"][0]
     target = columns["target"]
     rows, wide = len(target), len(columns)
     figure, axes = panels(rows, wide, (1.15 * wide + 0.4, 1.38 * rows + 0.5), grid=False)

@@ -1,4 +1,4 @@
-"""How many parameters a layer and a model have: counted, by closed formulas, and as the paper states them.
+"""Numbers of parameters of layers and models: counted, by closed formulas, and as the paper states them.
 
 **Formulas.** A chain of L layers has biases, kernels of ``k_1, ..., k_L`` entries (1 for a linear layer), ``n_0``
 inputs and ``n_L`` outputs; an equivariant layer maps c to c' channels. Tensors that transform alike are one field, and
@@ -106,13 +106,11 @@ def closed_form(
         fields = [wide[0] + 1 + wide[1], n_out]
     else:
         fields = [wide[0] + 1, wide[-1] + 1, *(kernels[i] for i in inner), *ones[1:], n_out]
-    return sum(_mix(m, c_in, c_out, io) for m in fields) + c_out * n_out
-
-
-def _mix(m: int, c_in: int, c_out: int, io: IO) -> int:
-    """Parameters of the matrix of a field of multiplicity ``m``."""
-    full = m * m * c_in * c_out
-    return full if io == "full" else min(full, m * (max(c_in, c_out) * (c_in + c_out) + c_in * c_out))
+    parameters = c_out * n_out
+    for m in fields:  # the matrix of a field of multiplicity m
+        full = m * m * c_in * c_out
+        parameters += full if io == "full" else min(full, m * (max(c_in, c_out) * (c_in + c_out) + c_in * c_out))
+    return parameters
 
 
 def space_of(family: Family, sizes: Sequence[int], kernels: Sequence[int]) -> WeightSpace:
@@ -157,15 +155,15 @@ def layer_counts(config: ParamsConfig) -> list[LayerCount]:
     """One layer of every kind on the configured network, ours and nfn's."""
     sizes, sides, (c_in, c_out) = config.sizes, config.kernels, config.channels
     entries = [k * k for k in sides]
-    found = []
+    counts = []
     for name, (family, io) in LAYERS.items():
         here = counted(family, sizes, sides, (c_in, c_out), io)
         formula = closed_form(family, sizes, entries, (c_in, c_out), io)
-        found.append(LayerCount(f"EquivariantLinear, {name}", family, io, here, formula))
+        counts.append(LayerCount(f"EquivariantLinear, {name}", family, io, here, formula))
     spec = nfn_chain(space_of("HNP", sizes, sides)).spec
     for name, family, kind in (("nfn NPLinear", "NP", NPLinear), ("nfn HNPLinear", "HNP", HNPLinear)):
-        found.append(LayerCount(name, family, "full", _numel(partial(kind, spec, c_in, c_out)), None))
-    return found
+        counts.append(LayerCount(name, family, "full", _numel(partial(kind, spec, c_in, c_out)), None))
+    return counts
 
 
 def zoo_network(activation: str) -> NetworkInfo:
@@ -220,7 +218,7 @@ PUBLISHED_EDIT = {"mlp": ("", "4.5M"), "np": ("", "4.1M"), "hnp": ("", "12.8M"),
 
 
 def params_report(config: ParamsConfig) -> Report:
-    """All counts: of one layer, their growth, and of every model."""
+    """Returns all counts: of one layer, their growth, and of every model."""
     counts = layer_counts(config)
     tables = [layer_table(counts, config), claims_table(config), *model_tables()]
     stated = [{"title": t.title, "header": t.header, "cells": t.cells} for t in tables]
@@ -245,7 +243,7 @@ def layer_table(counts: Sequence[LayerCount], config: ParamsConfig) -> Table:
 
 
 def claims_table(config: ParamsConfig) -> Table:
-    """How the counts grow with depth, inputs and outputs, against the orders of the paper's Table 1.
+    """Compares the growth with depth, inputs and outputs with the orders of the paper's Table 1.
 
     An exponent is the slope of the formula between a size and its double, far out; a slope of 1 is linear growth.
     """
@@ -261,8 +259,8 @@ def claims_table(config: ParamsConfig) -> Table:
         claim, *orders = CLAIMS[family]
         line = [name, claim]
         for grows, order in zip(("depth", "n_in", "n_out"), orders, strict=True):
-            found = math.log2(parameters(family, io, grows, 2 * far) / parameters(family, io, grows, far))
-            line.append(f"{found:.2f}" if round(found) == order else f"{found:.2f} (claim: {order})")
+            slope = math.log2(parameters(family, io, grows, 2 * far) / parameters(family, io, grows, far))
+            line.append(f"{slope:.2f}" if round(slope) == order else f"{slope:.2f} (claim: {order})")
         cells.append(tuple(line))
     return Table(
         "Growth of one layer's parameters: exponents of L, n_0 and n_L, against the paper's Table 1",
@@ -271,19 +269,19 @@ def claims_table(config: ParamsConfig) -> Table:
         text_columns=2,
         notes=(
             "Every equivariant map counts here, so n_0 and n_L enter squared: they are multiplicities of one field, "
-            "and each of its entries may depend on each. The factored layer has what the paper claims.",
+            "and each of its entries may depend on each. The factored layer has the orders that the paper claims.",
         ),
     )
 
 
 def model_tables() -> list[Table]:
-    """Every registered model with the paper's sizes: on the zoo's network, as classifiers and as editors of INRs."""
+    """Returns the sizes of all registered models with the paper's settings, for CNNs, classifying and editing INRs."""
     zoo = {name: zoo_network(name) for name in ("relu", "tanh")}
     grey, colour = Siren((2, 32, 32, 1), 30.0, (1, 28, 28)), Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
     inrs = ((inr_info(grey), CLASSIFY["paper"].sizes), (inr_info(colour), CLASSIFY["paper-cifar"].sizes))
     cnn = {name: [build_model(name, info, seed=0) for info in zoo.values()] for name in model_names("generalization")}
     classifiers = {
-        name: [build_model(name, info, seed=0, out_features=10, **sizes_of(own, name)) for info, own in inrs]
+        name: [build_model(name, info, seed=0, out_features=10, **sizes_of(sizes, name)) for info, sizes in inrs]
         for name in model_names("inr")
     }
     editors = {
@@ -335,8 +333,8 @@ def draw_params(config: ParamsConfig) -> Figure:
             values = [closed_form(family, s, [1] * (len(s) - 1), channels, io) for s in shapes]
             ax.plot(sizes, values, label=name, **lines)
             built = [(n, s) for n, s in zip(sizes, shapes, strict=True) if n <= LARGEST_COUNTED]
-            found = [counted(family, s, [1] * (len(s) - 1), channels, io) for _, s in built]
-            ax.plot([n for n, _ in built], found, "x", color=PALETTE[i], markersize=5)
+            counts = [counted(family, s, [1] * (len(s) - 1), channels, io) for _, s in built]
+            ax.plot([n for n, _ in built], counts, "x", color=PALETTE[i], markersize=5)
         for power, style in ((1, ":"), (2, "-.")):
             start = channels[0] * channels[1] * 2
             ax.plot(

@@ -23,6 +23,7 @@ accuracies (`Quantiles`), so that R2 means the same. Each of several heads (`Hea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -33,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, softplus
 
 from nfn_monomial.benchmarks.data.batches import prepared
-from nfn_monomial.benchmarks.data.moves import WIDENED, TestSet, augment, test_sets
+from nfn_monomial.benchmarks.data.moves import WIDENED, augment, test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig, TrainSet
@@ -43,7 +44,7 @@ from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.predictors.models import BALANCED, MixedInfo, NetworkInfo, build_model, model_class
+from nfn_monomial.tools.predictors.models import BALANCED, build_model, model_class
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Generalization
 from nfn_monomial.tools.store import code_of
@@ -63,12 +64,13 @@ __all__ = [
     "selected",
 ]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = (
+    "data/moves.py", "data/widen.py", "models/baselines.py", "models/graphs.py", "models/monomial.py",
+    "models/parts.py", "models/sets.py",
+)  # fmt: skip
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 TEST_BYTES = 2**31  # of test sets that are made once for all models of a seed; larger ones are made for each model
-
-
-def _mse(logits: Tensor, accuracy: Tensor) -> Tensor:
-    return mse_loss(torch.sigmoid(logits), accuracy)
 
 
 def _rank(logits: Tensor, accuracy: Tensor) -> Tensor:
@@ -79,17 +81,20 @@ def _rank(logits: Tensor, accuracy: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {
-    "bce": binary_cross_entropy_with_logits, "mse": _mse, "rank": _rank, "quantile": binary_cross_entropy_with_logits
-}  # fmt: skip
+    "bce": binary_cross_entropy_with_logits,
+    "mse": lambda logits, accuracy: mse_loss(torch.sigmoid(logits), accuracy),
+    "rank": _rank,
+    "quantile": binary_cross_entropy_with_logits,
+}
 
 
 def learned(loss: str, accuracy: Tensor) -> Quantiles | None:
-    """What a model learns in place of the training networks' accuracies ``(N,)``, by the loss of this name."""
+    """Returns the quantiles that replace the training networks' accuracies ``(N,)``, for a loss that learns them."""
     return Quantiles.of(accuracy) if loss == "quantile" else None
 
 
 def objective(loss: str, quantiles: Quantiles | None) -> Loss:
-    """The loss of a batch: logits ``(B,)``, or those of several heads ``(B, heads)``, and accuracies ``(B,)``."""
+    """Returns the loss of a batch: logits ``(B,)``, or of several heads ``(B, heads)``, and accuracies ``(B,)``."""
 
     def of(logits: Tensor, accuracy: Tensor) -> Tensor:
         target = accuracy if quantiles is None else quantiles.level(accuracy)
@@ -102,18 +107,14 @@ def objective(loss: str, quantiles: Quantiles | None) -> Loss:
 
 
 def default_models(corpora: Mapping[str, Corpus]) -> tuple[str, ...]:
-    """All models that can read all of these networks, and two baselines behind the canonical form."""
-    infos = [corpus.info for corpus in corpora.values()]
-    names = (*model_names(), f"{BALANCED}statnn", f"{BALANCED}hnp")
-    return tuple(name for name in names if all(_reads(name, info) for info in infos))
-
-
-def _reads(name: str, info: NetworkInfo | MixedInfo) -> bool:
-    try:
-        build_model(name, info, seed=0)
-    except ValueError:
-        return False
-    return True
+    """Returns all models that can read all of these networks, and two baselines with the canonical form."""
+    names = []
+    for name in (*model_names(), f"{BALANCED}statnn", f"{BALANCED}hnp"):
+        with suppress(ValueError):  # it cannot read them
+            for corpus in corpora.values():
+                build_model(name, corpus.info, seed=0)
+            names.append(name)
+    return tuple(names)
 
 
 def predict_generalization(
@@ -122,7 +123,7 @@ def predict_generalization(
     store: RunStore,
     on_progress: OnProgress = lambda progress: None,
 ) -> list[Run]:
-    """Do all runs that the store does not have; returns all, kept and new, in the order of the plan.
+    """Does all runs that the store does not have; returns all, kept and new, in the order of the plan.
 
     See `sweep`: a second call does only what is missing.
 
@@ -139,7 +140,7 @@ def predict_generalization(
 
 
 def require_models(config: PredictConfig) -> None:
-    """Check that there are such models for this experiment, and a recipe if one is asked for.
+    """Checks that there are such models for this experiment, and the recipe if it names one.
 
     Raises:
         ValueError: naming those that there are.
@@ -151,7 +152,7 @@ def require_models(config: PredictConfig) -> None:
 
 
 def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
-    """The networks that the experiment is about; what cannot be done is found out here, before hours of work.
+    """Returns the networks of the experiment; settings that cannot work are an error here, before hours of work.
 
     Raises:
         ValueError: if there are no networks with such an activation, no such model, one that cannot read the networks,
@@ -163,10 +164,10 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
         raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
     recipes = read_recipes(config.recipe) if config.recipe else {}
     for corpus in (corpora[name] for name in names):
-        asked, most = max(config.train_networks, default=0), sum(map(len, corpus.train))
-        if asked > most:
+        wanted, most = max(config.train_networks, default=0), sum(map(len, corpus.train))
+        if wanted > most:
             raise InvalidValueError(
-                f"train_networks has {asked}, but there are {most} {corpus.activation} networks for training: ask for "
+                f"train_networks has {wanted}, but there are {most} {corpus.activation} networks for training: ask for "
                 "fewer, or make a larger zoo"
             )
         for model in config.models:
@@ -180,7 +181,7 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
 
 
 def require_ranking(activation: str, *sets: Parts, way_out: str = "use a larger zoo") -> None:
-    """Raise a ValueError if tau means nothing on one of these sets of networks to validate or test on."""
+    """Raises a ValueError if tau means nothing on one of these sets of networks to validate or test on."""
     for parts in sets:
         accuracy = accuracies(parts) if parts else torch.empty(0)
         same = bool((accuracy == accuracy[:1]).all())
@@ -195,7 +196,7 @@ def require_ranking(activation: str, *sets: Parts, way_out: str = "use a larger 
 def plan(
     config: PredictConfig, corpora: Mapping[str, Corpus], recipes: Mapping[str, Recipe] | None = None
 ) -> list[Job]:
-    """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds.
+    """Returns all runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds.
 
     Models are trained by these recipes, by default those that the configuration names.
     """
@@ -203,64 +204,60 @@ def plan(
         recipes = read_recipes(config.recipe) if config.recipe else {}
     sets = {name: Sets(corpus, config.widen) for name, corpus in corpora.items()}
     data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
-    return [
-        Job(
-            _settings(each, corpus, model, train_set, seed, data[name], recipes.get(model), count),
-            partial(prepare, sets[name]),
+
+    def job(
+        config: PredictConfig, name: str, model: str, train_set: TrainSet, seed: int, count: int
+    ) -> Job:  # fmt: skip
+        corpus, cls, recipe = corpora[name], model_class(model), recipes.get(model)
+        settings = RunSettings(
+            experiment="predict-generalization",
+            subject=corpus.activation,
+            model=model,
+            train_set=train_set,
+            seed=seed,
+            options={
+                "scales": config.scales if corpus.scales else (),
+                "augment_scale": config.augment_scale if train_set != "original" and corpus.scales else None,
+                "widen": config.widen if cls.any_width else 0.0,
+                **(recipe.built() if recipe else {}),
+                **({"train_networks": count} if count else {}),
+            },
+            data=data[name],
+            code=code_of(cls),
+            version=VERSION,
+            **(recipe.apply(config.training) if recipe else training_of(model, config.training, config.loss)),
         )
+        return Job(settings, partial(prepare, sets[name]))
+
+    return [
+        job(ranged, name, model, train_set, seed, count)
         for seed in config.seeds
         for count in config.train_networks or (0,)
         for name, corpus in corpora.items()
         for train_set in config.train_sets
-        for each in (config.ranges(train_set) if corpus.scales else [config])
+        for ranged in (config.ranges(train_set) if corpus.scales else [config])
         for model in config.models
         if config.runs(name, train_set, model)
     ]
 
 
-def _settings(
-    config: PredictConfig, corpus: Corpus, model: str, train_set: TrainSet, seed: int, data: str,
-    recipe: Recipe | None, count: int,
-) -> RunSettings:  # fmt: skip
-    cls = model_class(model)
-    options = {
-        "scales": config.scales if corpus.scales else (),
-        "augment_scale": config.augment_scale if train_set != "original" and corpus.scales else None,
-        "widen": config.widen if cls.any_width else 0.0,
-        **(recipe.built() if recipe else {}),
-        **({"train_networks": count} if count else {}),
-    }
-    return RunSettings(
-        experiment="predict-generalization",
-        subject=corpus.activation,
-        model=model,
-        train_set=train_set,
-        seed=seed,
-        options=options,
-        data=data,
-        code=code_of(cls),
-        version=VERSION,
-        **(recipe.apply(config.training) if recipe else training_of(model, config.training, config.loss)),
-    )
-
-
 class Sets:
-    """What the networks of a corpus are turned into, made once for all models of a seed that ask one after another."""
+    """Train and test sets made of the networks of a corpus, once for all models of a seed that ask in turn."""
 
     def __init__(self, corpus: Corpus, widen: float) -> None:
         self.corpus, self.widen = corpus, widen
         self.train = lru_cache(maxsize=1)(self._train)
         self._kept = lru_cache(maxsize=1)(lambda scales, seed: tuple(test_sets(corpus, scales, widen, seed)))
 
-    def tests(self, scales: tuple[float, ...], widened: bool, seed: int) -> Iterator[TestSet]:
-        """See `test_sets`; ``widened``: with that of the widened networks, if there is one."""
+    def tests(self, scales: tuple[float, ...], widened: bool, seed: int) -> Iterator[tuple[str, float | None, Parts]]:
+        """Returns test sets as `test_sets`; ``widened``: with the widened networks, if there are any."""
         size = (len(scales) + 4) * sum(t.nbytes for part in self.corpus.test for t in part.networks.tensors.values())
         if size > TEST_BYTES:
             return test_sets(self.corpus, scales, self.widen * widened, seed)
-        return (test for test in self._kept(scales, seed) if widened or test.name != WIDENED)
+        return (test for test in self._kept(scales, seed) if widened or test[0] != WIDENED)
 
     def drawn(self, seed: int, count: int) -> tuple[Parts, Parts]:
-        """Training and validation networks: all, or so many for training and the same share for validation."""
+        """Returns training and validation networks: all, or so many for training and the same share for validation."""
         train, val = self.corpus.train, self.corpus.val
         if not count:
             return train, val
@@ -268,7 +265,7 @@ class Sets:
         return _share_of(train, share, derive_seed(seed, "train")), _share_of(val, share, derive_seed(seed, "val"))
 
     def _train(self, train_set: TrainSet, ranges: tuple[float, ...], seed: int, count: int) -> tuple[Parts, Parts]:
-        """See `drawn`; ``ranges``: of the scales of augmented ones."""
+        """Returns the networks of `drawn`, augmented with scales from these ranges, or only the moved copies."""
         train, val = self.drawn(seed, count)
         if train_set != "original":
             train = augment(train, ranges, derive_seed(seed, "augment train"))
@@ -279,20 +276,22 @@ class Sets:
 
 
 def prepare(sets: Sets, settings: RunSettings) -> Trial:
-    """Model and data of one run."""
+    """Returns model and data of one run."""
     seed, options, corpus = settings.seed, settings.options, sets.corpus
     model = build_model(settings.model, corpus.info, seed=derive_seed(seed, "model"), **options.get("model", {}))
     scales = tuple(options["scales"])
-    own = options["augment_scale"]
+    augment_scale = options["augment_scale"]
 
     def tests() -> Iterator[Test]:
-        for test in sets.tests(scales, bool(options["widen"]), seed):
-            yield Test(test.name, prepared(test.parts, model.prepare_groups), test.scale)
+        for name, scale, parts in sets.tests(scales, bool(options["widen"]), seed):
+            yield Test(name, prepared(parts, model.prepare_groups), scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     count = options.get("train_networks", 0)
     model.fit_inputs(model.prepare_groups(groups_of(sets.drawn(seed, count)[0])))
-    train, val = sets.train(settings.train_set, (scales or (1.0,)) if own is None else (own,), seed, count)
+    train, val = sets.train(
+        settings.train_set, (scales or (1.0,)) if augment_scale is None else (augment_scale,), seed, count
+    )
     data, judging = (prepared(parts, model.prepare_groups) for parts in (train, val))
     quantiles = learned(settings.loss, data.targets)
     return Trial(
@@ -313,7 +312,7 @@ def _share_of(parts: Parts, share: float, seed: int) -> Parts:
 def selected(parts: Parts, mask: Tensor) -> Parts:
     """The networks at the places where the mask is true; parts without any are left out."""
     masks = torch.split(mask, [len(part) for part in parts])
-    pairs = [(part, own.nonzero().flatten()) for part, own in zip(parts, masks, strict=True) if own.any()]
+    pairs = [(part, chosen.nonzero().flatten()) for part, chosen in zip(parts, masks, strict=True) if chosen.any()]
     return tuple(replace(part, networks=part.networks.subset(index)) for part, index in pairs)
 
 

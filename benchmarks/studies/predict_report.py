@@ -71,7 +71,7 @@ class Row:
 
 
 def predict_report(runs: Sequence[Run], per_scale: bool = False) -> Report:
-    """Tables, Figure 1, and the numbers of both.
+    """Returns tables, Figure 1, and the numbers of both.
 
     Args:
         runs: of `predict_generalization`.
@@ -125,9 +125,9 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
                 train_set,
                 tuple(run.settings.seed for run in group),
                 scales={t.name: t.scale for t in first.tests},
-                tau={name: Mean.of(t.metrics["tau"] for t in found) for name, found in tests.items()},
-                r2={name: Mean.of(t.metrics["r2"] for t in found) for name, found in tests.items()},
-                non_finite=sum(t.non_finite for found in tests.values() for t in found),
+                tau={name: Mean.of(t.metrics["tau"] for t in results) for name, results in tests.items()},
+                r2={name: Mean.of(t.metrics["r2"] for t in results) for name, results in tests.items()},
+                non_finite=sum(t.non_finite for results in tests.values() for t in results),
                 diverged=sum(run.diverged for run in group),
                 parameters=first.parameters,
                 seconds_per_epoch=Mean.of(run.seconds_per_epoch for run in group),
@@ -143,7 +143,7 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
 
 
 def predict_tables(rows: Sequence[Row]) -> list[Table]:
-    """A table for every activation: tau under all test sets, R2 under some, and what it cost."""
+    """Returns a table for every activation: tau on all test sets, R2 on some, size, time and memory."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.activation, []).append(row)
@@ -152,27 +152,41 @@ def predict_tables(rows: Sequence[Row]) -> list[Table]:
 
 def _table(rows: Sequence[Row]) -> Table:
     scales = {name: scale for row in rows for name, scale in row.scales.items()}
-    tests = sorted(scales, key=lambda name: name == WIDENED)  # last, also where the first row lacks it
+    tests = sorted(scales, key=lambda name: name == WIDENED)  # last, also if the first row lacks it
     moved = [name for name in tests if name != WIDENED]
     ends = [name for name in tests if name in (moved[0], moved[-1], WIDENED)]
     shown = {name: short(name, scales[name]) for name in tests}
-    header = [*TEXT_COLUMNS, *(f"tau {shown[name]}" for name in tests), *(f"R2 {shown[name]}" for name in ends)]
     cells = []
     for row in rows:
         line = [row.label, row.sees, row.invariant, row.train_set]
         line += [row.tau[name].show() if name in row.tau else NOTHING for name in tests]
-        line += [_r2(row.r2[name]) if name in row.r2 else NOTHING for name in ends]
+        # The third digit of an R2 far below 0 says nothing, and single runs may differ by orders of magnitude.
+        r2 = [row.r2.get(name) for name in ends]
+        line += [NOTHING if m is None else m.show() if m.mean > -10 else f"{m.mean:.1e}" for m in r2]
         line += [count(row.parameters), f"{row.seconds_per_epoch.mean:.3g}", f"{row.peak_mib:.0f}", str(len(row.seeds))]
         cells.append(tuple(line))
+    notes = [COLUMNS]
+    if any(scale is not None for scale in scales.values()):
+        notes.append("1eK: test networks moved by random group elements, scales uniform in [1, 1eK].")
+    if WIDENED in scales:
+        notes.append("widened: the same functions with more neurons (- for models of one width).")
+    notes.append(f"{_over(rows)}; epochs are selected on the validation networks alone.")
+    if lost := [f"{row.label} ({row.train_set})" for row in rows if row.non_finite]:
+        notes.append(f"NaN or infinite predictions, ranked by sign, NaN lowest: {', '.join(lost)}.")
+    if lost := [
+        f"{row.label} ({row.train_set}, {row.diverged} of {len(row.seeds)} seeds)" for row in rows if row.diverged
+    ]:
+        notes.append(f"The loss became NaN or infinite, which ended the training early: {', '.join(lost)}.")
     several = len({row.train_set for row in rows}) > 1
+    taus, r2s = (f"tau {shown[name]}" for name in tests), (f"R2 {shown[name]}" for name in ends)
     return Table(
         f"Test accuracy of {rows[0].activation} networks predicted from their weights: Kendall's tau",
-        (*header, *COST_COLUMNS),
+        (*TEXT_COLUMNS, *taus, *r2s, *COST_COLUMNS),
         tuple(cells),
         text_columns=len(TEXT_COLUMNS),
         names=(0, TEXT_COLUMNS.index("trained on")) if several else (0,),
         bold=frozenset(i for i, row in enumerate(rows) if row.invariant == "yes"),
-        notes=tuple(_notes(rows)),
+        notes=tuple(notes),
     )
 
 
@@ -184,33 +198,11 @@ def short(name: str, scale: float | None) -> str:
     return f"1e{round(exponent)}" if abs(exponent - round(exponent)) < 1e-9 else f"{scale:g}"
 
 
-def _r2(value: Mean) -> str:
-    # Far below 0 the third digit says nothing, and single runs may differ by orders of magnitude.
-    return value.show() if value.mean > -10 else f"{value.mean:.1e}"
-
-
-def _notes(rows: Sequence[Row]) -> list[str]:
-    """What has to be known to read the table."""
-    notes = [COLUMNS]
-    if any(scale is not None for row in rows for scale in row.scales.values()):
-        notes.append("1eK: test networks moved by random group elements, scales uniform in [1, 1eK].")
-    if any(WIDENED in row.scales for row in rows):
-        notes.append("widened: the same functions with more neurons (- for models of one width).")
-    notes.append(f"{_over(rows)}; epochs are selected on the validation networks alone.")
-    if lost := [f"{row.label} ({row.train_set})" for row in rows if row.non_finite]:
-        notes.append(f"NaN or infinite predictions, ranked by sign, NaN lowest: {', '.join(lost)}.")
-    if lost := [
-        f"{row.label} ({row.train_set}, {row.diverged} of {len(row.seeds)} seeds)" for row in rows if row.diverged
-    ]:
-        notes.append(f"The loss became NaN or infinite, which ended the training early: {', '.join(lost)}.")
-    return notes
-
-
 # -- Figure 1 ---------------------------------------------------------------------------------------------------------
 
 
 def draw_figure(rows: Sequence[Row]) -> Figure:
-    """Kendall's tau against the size of the scales: one line per model, a panel per activation and train set.
+    """Draws Kendall's tau over the size of the scales: one line per model, a panel per activation and train set.
 
     Activations whose group does not scale (tanh) have a panel of bars instead: test networks as they are, moved, and
     widened; in panels of lines, the widened ones stand apart on the right. Panels of one activation share their
@@ -235,8 +227,11 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
         ax.set_ylim(min(limits), max(limits))
     first = {row.model: row for row in reversed(rows)}
     bold = [first[model].invariant == "yes" for model in numbers]
+    labels = [
+        row.label if row.sees == "weights" else f"{row.label} ({row.sees})" for row in (first[m] for m in numbers)
+    ]
     handles: list[Artist] = [
-        Line2D([], [], label=_name(first[model]), **look(i), **stroke(bold[i])) for model, i in numbers.items()
+        Line2D([], [], label=label, **look(i), **stroke(bold[i])) for i, label in enumerate(labels)
     ]
     legend_beside(figure, handles, bold)
     figure.supxlabel(f"Bold: invariant to the whole group. {_over(rows)}; higher is better.", fontsize=8.5)
@@ -244,12 +239,8 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
 
 
 def _over(rows: Sequence[Row]) -> str:
-    """What numbers are taken over."""
+    """Returns the words for means over the seeds of these rows."""
     return over(len(row.seeds) for row in rows).capitalize()
-
-
-def _name(row: Row) -> str:
-    return row.label if row.sees == "weights" else f"{row.label} ({row.sees})"
 
 
 def _lines(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
@@ -280,16 +271,17 @@ def _bars(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
     width = 0.8 / len(names)
     for j, name in enumerate(names):
         style: dict[str, Any] = {"alpha": 1.0 if j == 0 else 0.45, "hatch": HATCHES[j % len(HATCHES)]}
-        own = [(i, row) for i, row in enumerate(rows) if name in row.tau]
-        error = [row.tau[name].error or 0.0 for _, row in own]
+        places = [i for i, row in enumerate(rows) if name in row.tau]
+        taus = [rows[i].tau[name] for i in places]
+        error = [tau.error or 0.0 for tau in taus]
         ax.bar(
-            [i + (j - (len(names) - 1) / 2) * width for i, _ in own],
-            [row.tau[name].mean for _, row in own],
+            [i + (j - (len(names) - 1) / 2) * width for i in places],
+            [tau.mean for tau in taus],
             width * 0.92,
             yerr=error if any(error) else None,
             capsize=2,
             error_kw={"linewidth": 1},
-            color=[look(numbers[row.model])["color"] for _, row in own],
+            color=[look(numbers[rows[i].model])["color"] for i in places],
             edgecolor="white",
             label=name,
             **style,
@@ -311,7 +303,7 @@ def _check(config: PredictConfig) -> None:
 
 
 def _choose(config: PredictConfig, corpora: Mapping[str, Corpus]) -> PredictConfig:
-    """``--models all`` are those that can read the networks; of a preset's models, those that can."""
+    """Chooses for ``--models all``, and among a preset's models, those that can read the networks."""
     if config.models != ALL and config.models not in {preset.models for preset in PREDICT.values()}:
         return config
     able = default_models(corpora)

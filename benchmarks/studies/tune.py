@@ -2,7 +2,7 @@
 
 **Nested validation.** The training networks of every zoo are cut into folds (`cut`). A recipe is trained on the other
 folds and judged on one, in one or several cuts and on all zoos; its score is the mean, so that a model gets one recipe
-for all of them. The zoo's validation networks only confirm what was chosen, beside the training without a recipe;
+for all of them. The zoo's validation networks only confirm the choice, beside the training without a recipe;
 nothing is chosen by them. Test networks are dropped before anything begins.
 
 **Honest scores.** The epoch that a training keeps is selected on the networks that it is judged on, which flatters
@@ -59,7 +59,9 @@ from .predict import plan, selected
 
 __all__ = ["STUDY", "VERSION", "Tuned", "attempts", "check", "crossed", "cut", "search", "tune", "tune_report"]
 
-VERSION = 1  # of what is computed here: raised by whoever changes results, so that these are made again
+VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+COMPUTED_BY = ("studies/predict.py",)
+"""Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 JOURNAL, RECIPES = "search.journal", "recipe.json"
 HALVES = ("first", "second")
 HOW = ("as registered", "tuned")
@@ -68,12 +70,12 @@ BLIND = 3  # of these, at the start of a recipe's first training, none is given 
 SPANS = ("learning_rate", "weight_decay", "epochs")
 CHOICES = ("batch_size", "schedule", "average_epochs", "loss")
 PLAIN = {"learning_rate": 3e-3, "epochs": 80, "schedule": "one-cycle"}
-"""Tried second, on top of what is tried first: what served in other hands."""
+"""Settings that have worked elsewhere: tried second, in place of those of the first recipe."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found for a model: all that was tried, the recipe that was chosen, and the runs that confirm it.
+    """The search for a model: all recipes that were tried, the one that was chosen, and the runs that confirm it.
 
     ``runs``: with and without the recipe -> every seed and zoo.
     """
@@ -85,7 +87,7 @@ class Tuned:
 
 
 def check(config: TuneConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
-    """The networks that are searched on, without test networks; what cannot be done is found out here.
+    """Returns the networks of the search, without test networks; raises errors of the configuration.
 
     Raises:
         ValueError: if there is no such model, it cannot read the networks, or they are too few or too equal.
@@ -113,7 +115,7 @@ def tune(
     store: RunStore,
     on_news: Callable[[News], None] = lambda news: None,
 ) -> list[Tuned]:
-    """Search and confirm, model by model; does what the store does not have. Recipes are written as they are found.
+    """Searches and confirms, model by model, all that is missing in the store; writes each recipe when it is chosen.
 
     Args:
         corpora: name -> networks.
@@ -137,7 +139,7 @@ def tune(
     return tuned
 
 
-# -- what a recipe is judged by ----------------------------------------------------------------------------------------
+# -- judging a recipe -------------------------------------------------------------------------------------------------
 
 
 def cut(corpus: Corpus, folds: int, number: int, seed: int) -> Corpus:
@@ -164,7 +166,7 @@ def halved(scores: Metrics, logits: Tensor, accuracy: Tensor) -> dict[str, float
 
 
 def crossed(validations: Iterable[Mapping[str, float]]) -> float:
-    """Tau of one half at the epoch that the other half selects, and the other way round: the mean.
+    """Returns the mean tau of one half at the epoch that the other half selects, both ways.
 
     Args:
         validations: metrics of every epoch that was validated, of which `halved` are.
@@ -201,7 +203,7 @@ def _prepared(prepare: Callable[[RunSettings], Trial], settings: RunSettings) ->
 def search(
     model: str, corpora: Mapping[str, Corpus], config: TuneConfig, folder: Path, on_news: Callable[[News], None]
 ) -> optuna.Study:
-    """Try recipes for a model until there are as many as were asked for, or the time is over; returns all.
+    """Tries recipes for a model until there are as many as were asked for, or the time is over; returns all.
 
     Args:
         model: registered name.
@@ -248,7 +250,7 @@ def search(
 
 
 def attempts(study: optuna.Study) -> list[FrozenTrial]:
-    """All recipes so far, to the end or given up, but none that was cut off."""
+    """Returns all recipes so far, finished or given up, without those that were cut off."""
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
 
@@ -272,7 +274,7 @@ def _score(trial: optuna.Trial, jobs: Sequence[Job], tell: Callable[[float], Non
     reported: set[int] = set()
     for job in jobs:
         tops.append(-1.0)
-        fitted = train(job.prepare(job.settings), on_epoch=partial(follow, job)).fitted
+        fitted = train(job.prepare(job.settings), on_epoch=partial(follow, job))
         scores.append(crossed(epoch.metrics for epoch in fitted.history if epoch.metrics))
     return statistics.fmean(scores)
 
@@ -282,7 +284,7 @@ def _choices(model: str) -> tuple[str, ...]:
 
 
 def _suggested(trial: optuna.Trial, config: TuneConfig, model: str) -> dict[str, Any]:
-    """A setting for everything that is searched for a model."""
+    """Draws a value for every setting that is searched for a model."""
     values: dict[str, Any] = {
         "learning_rate": trial.suggest_float("learning_rate", *config.learning_rate, log=True),
         "weight_decay": trial.suggest_float("weight_decay", *config.weight_decay, log=True),
@@ -292,7 +294,7 @@ def _suggested(trial: optuna.Trial, config: TuneConfig, model: str) -> dict[str,
 
 
 def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
-    """What is tried first: how the model is trained without a recipe, and `PLAIN`, brought into what is searched."""
+    """Returns the recipes that are tried first: the model's training without one, and `PLAIN`, within the ranges."""
     usual = training_of(model, config.training, "bce")
     known = {**vars(usual["training"]), **vars(Head()), "loss": usual["loss"]}
 
@@ -307,7 +309,7 @@ def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
 
 
 def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
-    """The recipe with these values; ``training`` has what is not searched, of which clipping and validation go on."""
+    """The recipe with these values; clipping, validation and warm-up are those of ``training``."""
     fixed = {name: getattr(training, name) for name in ("clip_norm", "validate_every", "warmup_steps")}
     options = {name: params[name] for name in OPTIONS if name in params}
     searched = {name: value for name, value in params.items() if name != "loss" and name not in options}
@@ -316,7 +318,7 @@ def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A block in which optuna says neither what it does nor that parts of it are new."""
+    """A block in which optuna prints neither messages nor warnings."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     try:
@@ -340,7 +342,7 @@ def _opened(path: Path, name: str, startup: int) -> optuna.Study:
                 storage=storage, study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
             )
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise InvalidValueError(f"{path} is damaged ({error}): remove it, and the search begins anew") from None
+            raise InvalidValueError(f"{path} is damaged ({error}): remove it, and the search starts again") from None
 
 
 def _spent(study: optuna.Study, config: TuneConfig) -> bool:
@@ -379,7 +381,15 @@ def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
                     how: {name: asdict(mean) for name, mean in _confirmed(runs).items()}
                     for how, runs in one.runs.items()
                 },
-                "tried": [_stated(trial) for trial in attempts(one.study)],
+                "tried": [
+                    {
+                        "params": trial.params,
+                        "score": trial.value if trial.state == TrialState.COMPLETE else None,  # it was given up
+                        "curve": list(trial.intermediate_values.items()),
+                        "seconds": _seconds(trial),
+                    }
+                    for trial in attempts(one.study)
+                ],
             }
             for one in tuned
         },
@@ -389,29 +399,19 @@ def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
     return Report(tables, results, {"search.png": draw_search(tuned)})
 
 
-def _stated(trial: FrozenTrial) -> dict[str, Any]:
-    """A recipe that was tried as JSON has it; without a score, it was given up."""
-    return {
-        "params": trial.params,
-        "score": trial.value if trial.state == TrialState.COMPLETE else None,
-        "curve": list(trial.intermediate_values.items()),
-        "seconds": _seconds(trial),
-    }
-
-
 def _number(tuned: Tuned) -> int:
-    """That of the recipe that was chosen, from 1."""
+    """Returns the number of the chosen recipe, from 1."""
     return [trial.number for trial in attempts(tuned.study)].index(tuned.study.best_trial.number) + 1
 
 
 def _ended(study: optuna.Study) -> dict[int, float]:
-    """Number, from 1, and score of every recipe that was tried to the end."""
+    """Returns number, from 1, and score of every finished recipe."""
     tried = enumerate(attempts(study), start=1)
     return {i: trial.value for i, trial in tried if trial.state == TrialState.COMPLETE and trial.value is not None}
 
 
 def _confirmed(runs: Sequence[Run]) -> dict[str, Mean]:
-    """Zoo -> the score over seeds; ``mean``: that of the mean over zoos."""
+    """Returns the score over seeds of every zoo; ``mean``: of the mean over zoos."""
     scores: dict[str, list[float]] = {}
     for run in runs:
         validations = (epoch["metrics"] for epoch in run.history if epoch["metrics"])
@@ -434,7 +434,7 @@ def _recipes(tuned: Sequence[Tuned]) -> Table:
         tuple(lines),
         text_columns=2,
         names=(0, 1),
-        notes=("tried first: how the model is trained without a recipe, brought into what is searched.",),
+        notes=("tried first: the model's training without a recipe, brought into the searched ranges.",),
     )
 
 
@@ -448,7 +448,7 @@ def _confirmation(tuned: Sequence[Tuned]) -> Table:
             lines.append((model_class(one.model).label, how, f"{score:.3f}", *taus, seeds))
     zoos = [name for name in _confirmed(tuned[0].runs["tuned"]) if name != "mean"]
     return Table(
-        "Kendall's tau of what was chosen",
+        "Kendall's tau of the chosen recipes",
         ("model", "training", "tau in the search", *(f"tau {name}" for name in zoos), "tau mean", "seeds"),
         tuple(lines),
         text_columns=2,
@@ -469,7 +469,7 @@ def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
         numbers = (len(tried), ended, len(tried) - ended, _number(one), round(sum(map(_seconds, tried))))
         lines.append((model_class(one.model).label, *map(str, numbers)))
     return Table(
-        "What the search took",
+        "Cost of the search",
         ("model", "recipes tried", "to the end", "given up", "chosen", "seconds"),
         tuple(lines),
         notes=(
@@ -481,7 +481,7 @@ def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
 
 
 def draw_search(tuned: Sequence[Tuned]) -> Figure:
-    """For every model the score of every recipe in the order of the search."""
+    """Draws for every model the scores of recipes in the order of the search."""
     figure, axes = panels(len(tuned), 1, (6.0, 2.9 * len(tuned) + 0.3))
     for ax, one in zip(axes, tuned, strict=True):
         numbers, taus = zip(*_ended(one.study).items(), strict=True)
@@ -493,7 +493,7 @@ def draw_search(tuned: Sequence[Tuned]) -> Figure:
             ax.plot(*zip(*lost, strict=True), "x", color=PALETTE[7], markersize=5, label="given up: best epoch's tau")
         ax.axhline(taus[0], color=PALETTE[4], linewidth=0.9, linestyle=":", label="without a recipe")
         low = min(taus)
-        ax.set_ylim(bottom=low - 0.2 * (max(taus) - low) - 0.005)  # what was given up early may lie far below
+        ax.set_ylim(bottom=low - 0.2 * (max(taus) - low) - 0.005)  # recipes that were given up early may lie far below
         ax.set(xlabel="recipe", ylabel="tau in the search")
         ax.set_title(model_class(one.model).label, fontsize=10)
         ax.legend(fontsize=7, frameon=False)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """Where an unfinished training is kept: a piece of a `Store`, whose key is the name of the training.
+    """The file of an unfinished training: a piece of a `Store`, whose key is the name of the training.
 
     Args:
         path: of the file, without the store's suffix; its last part names the training.
@@ -35,40 +35,34 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to write."""
+        """True if it is time to write."""
         return time.monotonic() - self._written >= self.seconds
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write tensors, numbers, texts, and lists and dicts of them."""
+        """Writes tensors, numbers, texts, and lists and dicts of them."""
         leaves, tree = pytree.tree_flatten(dict(state))
         tensors = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
-        stated = [None if isinstance(leaf, Tensor) else _written(leaf) for leaf in leaves]
+        # Floats are texts, since JSON knows no NaN.
+        stated = [{"float": repr(leaf)} if isinstance(leaf, float) else leaf for leaf in leaves]
+        stated = [None if isinstance(leaf, Tensor) else leaf for leaf in stated]
         self._store.put(self.name, {"tree": pytree.treespec_dumps(tree), "leaves": stated}, tensors)
         self._written = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved, on the CPU; None if there is nothing, or nothing of use, of which a warning tells."""
+        """Returns the saved state, on the CPU; None if there is none, or with a warning if it is of no use."""
         if (piece := self._store.get(self.name)) is None:
             return None
         stated, tensors = piece
-        leaves = [tensors.get(str(i), _read(leaf)) for i, leaf in enumerate(stated["leaves"])]
+        leaves = [float(leaf["float"]) if isinstance(leaf, dict) else leaf for leaf in stated["leaves"]]
+        leaves = [tensors.get(str(i), leaf) for i, leaf in enumerate(leaves)]
         state: dict[str, Any] = pytree.tree_unflatten(leaves, pytree.treespec_loads(stated["tree"]))
         return state
 
     def reject(self, reason: str) -> None:
-        """Warn that the file is of no use."""
-        log.warning("%s cannot be used (%s): this training starts anew", self.file, reason)
+        """Warns that the file is of no use."""
+        log.warning("%s cannot be used (%s): this training starts again", self.file, reason)
 
     def remove(self) -> None:
-        """Forget the training, and a write that was cut off."""
+        """Forgets the training, and a write that was cut off."""
         for path in (self.file, partial_path(self.file)):
             path.unlink(missing_ok=True)
-
-
-def _written(leaf: Any) -> Any:
-    """A float as text, since JSON knows no NaN."""
-    return {"float": repr(leaf)} if isinstance(leaf, float) else leaf
-
-
-def _read(leaf: Any) -> Any:
-    return float(leaf["float"]) if isinstance(leaf, dict) else leaf

@@ -47,17 +47,17 @@ __all__ = [
     "threads",
 ]
 
-SAID = 300  # characters of what a compiler says
+SHOWN = 300  # characters of a compiler's message
 
 
 def is_main_process() -> bool:
-    """Whether this process prints and writes: the only one, or the first of several."""
+    """Returns True if this process prints and writes: the only one, or the first of several."""
     lightning: Any = rank_zero_only  # which keeps the rank as an attribute
     return bool(lightning.rank == 0)
 
 
 class _Mixed(MixedPrecision):
-    """Autocast decides what is rounded, operation by operation; Fabric would round the data, networks among them."""
+    """Mixed precision in which autocast rounds operation by operation; Fabric would also round the data."""
 
     def convert_input(self, data: Any) -> Any:
         return data
@@ -87,7 +87,7 @@ def require_device(name: str | torch.device, count: int = 1) -> torch.device:
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
-    """Fabric on the configured devices. Starts the other processes, unless ``torchrun`` or ``fabric run`` has.
+    """Returns Fabric on the configured devices. Starts the other processes, unless ``torchrun`` or ``fabric run`` has.
 
     Raises:
         ValueError: if there is no such device, or the number of processes is another one already.
@@ -120,7 +120,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
 
 
 def _end_processes() -> None:
-    """Let go of the other processes while Python still runs.
+    """Lets go of the other processes while Python still runs.
 
     A thread of the gloo backend lets go of the last tensor that was sent some time after the sender goes on. If Python
     has begun to end by then, the thread ends the process with SIGABRT, all of its work done. Destroying the group
@@ -144,8 +144,8 @@ def threads(count: int | None) -> Iterator[None]:
 def compiled(model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
     """The model's call under ``torch.compile``: compiled when it is first called; the model stays as it is.
 
-    On cuda it runs as CUDA graphs, whose outputs are overwritten by the next call. What cannot be part of a graph (what
-    looks at values, as torch_geometric does) runs as it is, between graphs.
+    On cuda it runs as CUDA graphs, whose outputs are overwritten by the next call. Operations that
+    cannot be part of a graph (those that look at values, as in torch_geometric) run as they are, between graphs.
 
     Raises:
         ValueError: by the first call, if the machine or this version of torch cannot compile the model.
@@ -167,12 +167,12 @@ def compiling(model: nn.Module, device: torch.device) -> Iterator[None]:
     """A block in which a model may be compiled: a first call, or the backward after it, which may come later.
 
     Raises:
-        ValueError: if the compiler fails; what it said, and the way out.
+        ValueError: if the compiler fails, with its message and the way out.
     """
     try:
         yield
     except torch._dynamo.exc.TorchDynamoException as error:
-        said = " ".join(str(error).split())[:SAID]
+        said = " ".join(str(error).split())[:SHOWN]
         raise InvalidValueError(
             f"{type(model).__name__} could not be compiled on {device.type} by torch {torch.__version__} "
             f"({type(error).__name__}: {said}): leave out training.compiled; on a CPU it needs a C++ compiler"
@@ -180,8 +180,9 @@ def compiling(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def share(index: Tensor, fabric: Fabric) -> Tensor:
-    """This process's part ``(ceil(n / P),)`` of a batch ``(n,)``. Shares are of one length, the last examples padding
-    by repetition.
+    """Returns this process's part ``(ceil(n / P),)`` of a batch ``(n,)``.
+
+    Shares have one length; the last ones are padded by repetition.
     """
     if fabric.world_size == 1:
         return index
@@ -195,16 +196,18 @@ def gathered(outputs: Any, count: int, fabric: Fabric) -> Any:
 
     Args:
         outputs: a pytree of tensors ``(ceil(count / P), ...)``.
-        count: of examples in the batch; what padded the shares is dropped.
+        count: of examples in the batch; the padding of shares is dropped.
         fabric: as for `share`.
     """
     if fabric.world_size == 1:
         return outputs
 
-    def whole(own: Tensor) -> Tensor:
-        parts = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(fabric.world_size)]
-        torch.distributed.all_gather(parts, own.detach().contiguous())
-        parts[fabric.global_rank] = own
+    def whole(outputs_here: Tensor) -> Tensor:
+        parts = [
+            torch.empty_like(outputs_here, memory_format=torch.contiguous_format) for _ in range(fabric.world_size)
+        ]
+        torch.distributed.all_gather(parts, outputs_here.detach().contiguous())
+        parts[fabric.global_rank] = outputs_here
         return torch.cat(parts)[:count]
 
     return pytree.tree_map(whole, outputs)

@@ -1,6 +1,6 @@
 """The training loop that all experiments share, on Lightning Fabric.
 
-Batches are taken out of a data set by index, so that an epoch has no work per network in Python. What to learn is
+Batches are taken out of a data set by index, so that an epoch has no work per network in Python. The task is
 injected: a loss, metrics, and the name of the metric that selects the best epoch on the validation set. Nothing else is
 selected on, and the test set never comes here.
 
@@ -38,10 +38,10 @@ from nfn_monomial.tools.predictors.models import at_once
 from .checkpoint import Checkpoint
 from .devices import compiled, compiling, gathered, make_fabric, share
 from .measure import Clock, step_memory
-from .schedule import averaging_weight, learning_rate
-from .seeds import deterministic, reproducible, seed_generators
 
-__all__ = ["Epoch", "FitResult", "Loss", "Metrics", "fit", "predict"]
+__all__ = ["Epoch", "FitResult", "Loss", "Metrics", "deterministic", "fit", "learning_rate", "predict"]
+
+RISE = 0.3  # share of the steps of one cycle in which the learning rate rises
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of one batch -> scalar."""
@@ -65,7 +65,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a training left. ``best`` is the selected epoch, whose parameters the model has.
+    """The result of a training. ``best`` is the selected epoch, whose parameters the model has.
 
     ``seconds_per_epoch``: median over epochs of the pass over the training set. ``step_share``: the share of that
     time in forward, backward and optimiser. ``peak_bytes``: see `step_memory`, of one process. ``diverged``: the loss
@@ -94,7 +94,7 @@ def fit(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     checkpoint: Path | None = None,
 ) -> FitResult:
-    """Train ``model`` in place; it ends on the configured device with the parameters of the best epoch.
+    """Trains ``model`` in place; it ends on the configured device with the parameters of the best epoch.
 
     Args:
         model: maps a batch of ``train``'s inputs to outputs, a pytree of tensors whose first dimension is the batch's.
@@ -107,7 +107,7 @@ def fit(
             is lower than any number.
         seed: of the order of the examples and of random layers.
         fabric: where to run; by default as the configuration says.
-        on_epoch: called after every epoch; where a training continues, first for those that it has behind it.
+        on_epoch: called after every epoch; if a training continues, first for the epochs that are done.
         checkpoint: where the unfinished training is written at ends of epochs, and from where it continues if it is
             there, see `Checkpoint`. It is for the caller to remove, when the result is safe, and to name by all that
             determines it.
@@ -120,7 +120,9 @@ def fit(
             f"{len(train)} training and {len(val)} validation examples; at least one of each is needed"
         )
     fabric = fabric or make_fabric(config)
-    with reproducible(fabric.device), warnings.catch_warnings():
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    # The global random state is given back as it was.
+    with torch.random.fork_rng(devices=devices), deterministic(fabric.device), warnings.catch_warnings():
         # Its new name is not known to older versions of torch.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
         training = _Training(model, train, val, config, loss, metrics, select, seed, fabric)
@@ -129,20 +131,12 @@ def fit(
 
 @dataclass
 class _State:
-    """Where a training stands after an epoch, besides the model and the optimiser."""
+    """The state of a training after an epoch, besides the model and the optimiser."""
 
     history: list[Epoch] = field(default_factory=list)
     best: int = 0  # number of the best epoch
     best_model: dict[str, Tensor] = field(default_factory=dict)
     average: list[Tensor] = field(default_factory=list)  # of the parameters, if one is asked for
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "history": [asdict(epoch) for epoch in self.history]}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], device: torch.device) -> _State:
-        moved = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, dict(values))
-        return cls(**{**moved, "history": [Epoch(**epoch) for epoch in moved["history"]]})
 
 
 class _Leaves(nn.Module):
@@ -185,49 +179,80 @@ class _Training:
     def run(self, on_epoch: Callable[[Epoch], None], checkpoint: Checkpoint | None) -> FitResult:
         if checkpoint is not None:
             self._resume(checkpoint)
-        state = self.state
-        for epoch in state.history:
+        config, state = self.config, self.state
+        history = state.history
+        for epoch in history:
             on_epoch(epoch)
-        while not self._over():
-            self._end_epoch(*self._train_epoch())
-            if checkpoint is not None and checkpoint.due:
-                self._save(checkpoint)
-            on_epoch(state.history[-1])
-        peak = self._measure()
+        while not history or (
+            history[-1].number < config.epochs
+            and history[-1].number - state.best < (config.patience or config.epochs)
+            and math.isfinite(history[-1].train_loss)
+        ):
+            self._train_and_validate()
+            if checkpoint is not None and checkpoint.due and self.fabric.is_global_zero:
+                stated = {**vars(state), "history": [asdict(epoch) for epoch in history]}
+                model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+                checkpoint.save({"model": model, "optimizer": optimizer, "state": stated})
+            on_epoch(history[-1])
+        # One more step, whose result is dropped, for the peak memory.
+        batch = self._batches(1)[0]
+        self.wrapped.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        peak = step_memory(lambda: self._step(batch, 0), self.model, self.optimizer, self.fabric.device)
+        self.optimizer.zero_grad(set_to_none=True)
         self.model.load_state_dict(state.best_model)
         self.model.eval()
         return FitResult(
-            state.history,
-            state.history[state.best - 1],
-            seconds_per_epoch=sorted(e.seconds for e in state.history)[len(state.history) // 2],
-            step_share=sum(e.step_seconds for e in state.history) / sum(e.seconds for e in state.history),
+            history,
+            history[state.best - 1],
+            seconds_per_epoch=sorted(e.seconds for e in history)[len(history) // 2],
+            step_share=sum(e.step_seconds for e in history) / sum(e.seconds for e in history),
             peak_bytes=peak,
-            diverged=not math.isfinite(state.history[-1].train_loss),
+            diverged=not math.isfinite(history[-1].train_loss),
         )
-
-    def _over(self) -> bool:
-        if not self.state.history:
-            return False
-        last, epochs = self.state.history[-1], self.config.epochs
-        waited = last.number - self.state.best
-        return last.number >= epochs or waited >= (self.config.patience or epochs) or not math.isfinite(last.train_loss)
 
     def _batches(self, epoch: int) -> tuple[Tensor, ...]:
         """Numbers of the examples of every batch of an epoch."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
         return torch.split(torch.randperm(len(self.train), generator=generator), self.config.batch_size)
 
-    def _train_epoch(self) -> tuple[float, float, float]:
-        """The mean loss, and the seconds of the pass and of its steps."""
-        epoch = len(self.state.history) + 1
-        total = torch.zeros((), device=self.fabric.device)
+    def _train_and_validate(self) -> None:
+        """Does one epoch, adds it to the history, and keeps the model if the epoch is the best so far."""
+        state, config, fabric = self.state, self.config, self.fabric
+        number = len(state.history) + 1
+        total = torch.zeros((), device=fabric.device)
         self.wrapped.train()
         start = self.clock.now()
-        for i, index in enumerate(self._batches(epoch)):
-            seed_generators(derive_seed(self.seed, epoch, i, self.fabric.global_rank), self.fabric.device)
+        for i, index in enumerate(self._batches(number)):
+            # As torch.manual_seed, in a hundredth of its time, which is that of a small step.
+            seed = derive_seed(self.seed, number, i, fabric.global_rank)
+            torch.default_generator.manual_seed(seed)
+            if fabric.device.type == "cuda":
+                torch.cuda.manual_seed(seed)
             total += self._step(index, i) * len(index)
         seconds, step_seconds = self.clock.stop(start)
-        return self.fabric.broadcast(float(total) / len(self.train)), seconds, step_seconds
+        train_loss = fabric.broadcast(float(total) / len(self.train))
+        # If an average of the parameters is asked for, the model has it while it is validated and copied.
+        parameters = list(self.model.parameters()) if state.average else []
+        newest = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            for p, average in zip(parameters, state.average, strict=True):
+                p.copy_(average)
+            start = self.clock.now()
+            due = number % config.validate_every == 0 or number == config.epochs or not math.isfinite(train_loss)
+            metrics: dict[str, float] = {}
+            if due:
+                # One process decides for all, so that they do not decide differently.
+                scores = self.metrics(predict(self.model, self.val, fabric), self.val.targets)
+                metrics = fabric.broadcast({name: float(value) for name, value in scores.items()})
+            validation_seconds, _ = self.clock.stop(start)
+            state.history.append(Epoch(number, train_loss, metrics, seconds, step_seconds, validation_seconds))
+            best = state.history[state.best - 1].metrics
+            if due and (not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best[self.select])):
+                state.best = number
+                state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+            for p, value in zip(parameters, newest, strict=True):
+                p.copy_(value)
 
     def _step(self, index: Tensor, place: int) -> Tensor:
         """One step on the batch with these numbers, of which this process has its share; ``place``: in its epoch."""
@@ -254,64 +279,54 @@ class _Training:
             with torch.no_grad():
                 parameters: list[Tensor] = list(self.model.parameters())
                 self.state.average = self.state.average or [p.clone() for p in parameters]
-                torch._foreach_lerp_(self.state.average, parameters, averaging_weight(config, done, epoch_steps))
+                # At first the average is a plain mean, then an exponential one.
+                weight = max(1 / (done + 1), 1 / max(1.0, config.average_epochs * epoch_steps))
+                torch._foreach_lerp_(self.state.average, parameters, weight)
         self.clock.mark(start)
         return value.detach()
 
-    def _end_epoch(self, train_loss: float, train_seconds: float, step_seconds: float) -> None:
-        state, config = self.state, self.config
-        number = len(state.history) + 1
-        due = number % config.validate_every == 0 or number == config.epochs or not math.isfinite(train_loss)
-        with self._averaged():
-            start = self.clock.now()
-            metrics = self._validate() if due else {}
-            seconds, _ = self.clock.stop(start)
-            state.history.append(Epoch(number, train_loss, metrics, train_seconds, step_seconds, seconds))
-            best = state.history[state.best - 1]
-            if due and (not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best.metrics[self.select])):
-                state.best = number
-                state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-
-    def _validate(self) -> dict[str, float]:
-        found = self.metrics(predict(self.model, self.val, self.fabric), self.val.targets)
-        numbers: dict[str, float] = self.fabric.broadcast({name: float(value) for name, value in found.items()})
-        return numbers  # of one process, lest processes decide differently
-
-    @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """A block in which the model has the average of its parameters, if one is asked for."""
-        parameters = list(self.model.parameters()) if self.state.average else []
-        own = [p.detach().clone() for p in parameters]
-        with torch.no_grad():
-            for p, average in zip(parameters, self.state.average, strict=True):
-                p.copy_(average)
-            yield
-            for p, before in zip(parameters, own, strict=True):
-                p.copy_(before)
-
-    def _measure(self) -> int:
-        """Peak memory of a step, which goes beyond the result."""
-        batch = self._batches(1)[0]
-        self.wrapped.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        peak = step_memory(lambda: self._step(batch, 0), self.model, self.optimizer, self.fabric.device)
-        self.optimizer.zero_grad(set_to_none=True)
-        return peak
-
-    def _save(self, checkpoint: Checkpoint) -> None:
-        if self.fabric.is_global_zero:
-            model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-            checkpoint.save({"model": model, "optimizer": optimizer, "state": self.state.to_dict()})
-
     def _resume(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.load() if self.fabric.is_global_zero else None
-        if saved is not None and _shapes(saved["model"]) != _shapes(self.model.state_dict()):
-            checkpoint.reject("it has other parameters than the model")
-            saved = None
+        if saved is not None:
+            shapes, expected = ({n: t.shape for n, t in s.items()} for s in (saved["model"], self.model.state_dict()))
+            if shapes != expected:
+                checkpoint.reject("it has other parameters than the model")
+                saved = None
         if (saved := self.fabric.broadcast(saved)) is not None:
             self.model.load_state_dict(saved["model"])
             self.optimizer.load_state_dict(saved["optimizer"])
-            self.state = _State.from_dict(saved["state"], self.fabric.device)
+            state = pytree.tree_map(lambda x: x.to(self.fabric.device) if isinstance(x, Tensor) else x, saved["state"])
+            self.state = _State(**{**state, "history": [Epoch(**epoch) for epoch in state["history"]]})
+
+
+def learning_rate(config: TrainConfig, step: int, steps: int) -> float:
+    """Returns the learning rate of a step, counted from 0, of so many in all.
+
+    It rises linearly over the warm-up; then it stays, or falls along half a cosine that would reach 0 at ``steps``.
+    """
+    warm = max(config.warmup_steps, math.ceil(RISE * steps) if config.schedule == "one-cycle" else 0)
+    if step < warm or config.schedule == "constant":
+        return config.learning_rate * min(1.0, (step + 1) / (warm + 1))
+    done = min(1.0, (step - warm) / max(1, steps - warm))
+    return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+@contextmanager
+def deterministic(device: torch.device) -> Iterator[None]:
+    """A block in which a GPU's operators are deterministic where they can be."""
+    if device.type != "cuda":  # they are, and the switch would only slow them down
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = False  # which would cost a kernel for every tensor
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        settings.fill_uninitialized_memory = fill
 
 
 def predict(model: nn.Module, data: Data, fabric: Fabric) -> Any:
@@ -338,10 +353,6 @@ def predict(model: nn.Module, data: Data, fabric: Fabric) -> Any:
 def _converted(inputs: Any, fabric: Fabric) -> Any:
     """Inputs as the precision wants them; Fabric by itself looks for tensors in lists and dicts, not in pytrees."""
     return pytree.tree_map(fabric.strategy.precision.convert_input, inputs)
-
-
-def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: t.shape for name, t in state.items()}
 
 
 def _or_lowest(value: float) -> float:

@@ -1,4 +1,4 @@
-"""How long training takes, how much memory one step needs, and how fast calls are beside each other."""
+"""Measuring: the time of training, the memory of a step, and the speed of calls that take turns."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def step_memory(
     Counted: parameters, buffers and the optimiser's state, which live all the time, and whatever the step allocates
     (the batch, activations, gradients), temporary results of operators included. From the allocator: its statistics
     on CUDA, its log of allocations and frees (torch.profiler) on a CPU. Call it when gradients are freed. Not counted:
-    what CUDA graphs hold, which they allocated when they were captured.
+    the memory of CUDA graphs, which they allocated when they were captured.
     """
-    gc.collect()  # else what an earlier measured step left in cycles may be freed in this one, and count as its own
+    gc.collect()  # else tensors of an earlier step that are in cycles may be freed in this one, and count
     state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
     persistent = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *state))
     if device.type == "cuda":
@@ -62,7 +62,7 @@ class Clock:
         return event
 
     def mark(self, start: Any) -> None:
-        """Count the time from ``start`` until now."""
+        """Counts the time from ``start`` until now."""
         self._marked.append((start, self.now()))
 
     def stop(self, start: Any) -> tuple[float, float]:
@@ -83,7 +83,7 @@ def race(
     """Median milliseconds of each call, which take turns; the first three rounds are not counted.
 
     Args:
-        calls: what to time.
+        calls: to time.
         repeats: rounds that are counted.
         device: ``"cpu"`` or ``"cuda"``.
         seconds: after so many no further round begins, but for the first of all and the first that is counted.
@@ -97,17 +97,12 @@ def race(
         if late and -3 < repeat < 0:
             continue
         for key, call in calls.items():
-            milliseconds = _clock(call, device)
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            call()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
             if repeat >= 0:
-                times[key].append(milliseconds)
-    return {key: statistics.median(found) for key, found in times.items()}
-
-
-def _clock(call: Callable[[], object], device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - start)
+                times[key].append(1e3 * (time.perf_counter() - begin))
+    return {key: statistics.median(milliseconds) for key, milliseconds in times.items()}

@@ -27,7 +27,7 @@ OPTIONS = tuple(f.name for f in fields(Head))
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained.
+    """The training of a model.
 
     Attributes:
         loss: its name.
@@ -46,23 +46,23 @@ class Recipe:
         if self.loss not in get_args(LossName):
             raise InvalidValueError(f"loss is {shown(self.loss)}, but should be one of {listed(get_args(LossName))}")
         for name, known in (("training", SETTABLE), ("options", OPTIONS)):
-            given = getattr(self, name)
-            if not isinstance(given, Mapping) or not set(given) <= set(known):
-                raise InvalidValueError(f"{name} has {shown(given)}, but should have only {', '.join(known)}")
+            values = getattr(self, name)
+            if not isinstance(values, Mapping) or not set(values) <= set(known):
+                raise InvalidValueError(f"{name} has {shown(values)}, but should have only {', '.join(known)}")
         self.apply(TrainConfig())
         Head(**self.options)
 
     def apply(self, training: TrainConfig) -> dict[str, Any]:
-        """``loss`` and ``training`` of a model in an experiment."""
+        """Returns ``loss`` and ``training`` of a model in an experiment."""
         return {"loss": self.loss, "training": replace(training, **self.training)}
 
     def built(self) -> dict[str, Any]:
-        """What the options of a run say of its model: nothing, where that is the model's own."""
+        """Returns the recipe's part of a run's options; it is empty if the recipe sets nothing of the model."""
         return {"model": dict(self.options)} if self.options else {}
 
 
 def write_recipes(path: Path, recipes: Mapping[str, Recipe]) -> None:
-    """Write recipes by model; the file appears whole or not at all."""
+    """Writes recipes by model; the file appears whole or not at all."""
     write_json(path, {"recipes": {model: asdict(recipe) for model, recipe in recipes.items()}})
 
 
@@ -72,8 +72,8 @@ def read_recipes(path: str | Path) -> dict[str, Recipe]:
     Raises:
         ValueError: if there is no such file, or it is not what `write_recipes` writes.
     """
-    found = read_json(Path(__file__).with_name("recipes.json") if path == SHIPPED else Path(path))
-    recipes = found.get("recipes") if isinstance(found, dict) else None
+    content = read_json(Path(__file__).with_name("recipes.json") if path == SHIPPED else Path(path))
+    recipes = content.get("recipes") if isinstance(content, dict) else None
     if not isinstance(recipes, dict):
         raise InvalidValueError(f"{path} has no recipes: give a recipe.json that `nfn-monomial tune` wrote")
     read = {}

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 CONFIG_NAME = "config.json"
 RECORDED = ("settings", "label", "invariant_under", "sees", "parameters", "networks", "tests", "val", "best_epoch")
-"""What a predictor's file has of its run: nothing that times and machines decide."""
+"""The fields of a run that a predictor's file has: none that depends on times and machines."""
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
 
@@ -56,14 +56,14 @@ class RunSettings:
         experiment: the command's name, as ``predict-generalization``.
         subject: which networks are read, as ``relu`` or ``mnist5k``.
         model: registered name.
-        train_set: what was trained on, as ``original`` or ``augmented``.
+        train_set: the training networks, as ``original`` or ``augmented``.
         seed: of everything random.
-        options: what else the experiment can be told, as JSON has it.
-        loss: name of the loss; as ``training``, with what the model asks for.
+        options: other settings of the experiment, as JSON has them.
+        loss: name of the loss; as ``training``, with the settings that the model asks for.
         training: how it was trained.
         data: fingerprint of the data.
         code: hash of torch's version and of the file of a user's own model, see `code_of`.
-        version: of what the experiment computes; whoever changes results raises it.
+        version: of the code that computes results; it is raised when results change.
     """
 
     experiment: str
@@ -83,7 +83,7 @@ class RunSettings:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What determines the result, as JSON has it."""
+        """All that determines the result, as JSON has it."""
         values = asdict(self)
         for name in RUNTIME:
             del values["training"][name]
@@ -112,7 +112,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run; times in seconds, see `nfn_monomial.benchmarks.train.loop.FitResult` for what is measured."""
+    """A finished run; times in seconds, see `nfn_monomial.benchmarks.train.loop.FitResult`."""
 
     settings: RunSettings
     label: str
@@ -129,14 +129,14 @@ class Run:
     diverged: bool
     history: tuple[dict[str, Any], ...]  # one entry an epoch; numbers that were not finite are None
     environment: dict[str, Any]
-    extra: dict[str, Any] = field(default_factory=dict)  # what the experiment adds, as JSON has it
+    extra: dict[str, Any] = field(default_factory=dict)  # more results of the experiment, as JSON has them
 
     def metric(self, test: str, name: str) -> float:
         """A metric on the test set of this name."""
         return next(t.metrics[name] for t in self.tests if t.name == test)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the run as JSON has it."""
         values: dict[str, Any] = _finite(asdict(self))
         return values
 
@@ -168,34 +168,34 @@ class RunStore:
         return self.folder / "predictors" / f"{settings.name}.safetensors"
 
     def partial(self, settings: RunSettings) -> Path:
-        """Where the run is kept while it trains, see `Checkpoint`; `save` and `clear` remove it."""
+        """The file of the run while it trains, see `Checkpoint`; `save` and `clear` remove it."""
         return self.folder / "partial" / settings.name
 
     def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
         """The tensors that a finished run left beside its numbers."""
-        found = self._kept(settings).get(settings.name)
-        return {} if found is None else found[1]
+        piece = self._kept(settings).get(settings.name)
+        return {} if piece is None else piece[1]
 
     def load(self, settings: RunSettings) -> Run | None:
         """The finished run with these settings, or None if it has to be run."""
-        found = self._kept(settings).get(settings.name)
-        if found is None:
+        piece = self._kept(settings).get(settings.name)
+        if piece is None:
             return None
         if not self.predictor_file(settings).exists():
             log.warning("%s is missing: this run is done again", self.predictor_file(settings))
             return None
-        return Run.from_json(found[0])
+        return Run.from_json(piece[0])
 
     def save(
         self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor], predictor: Mapping[str, Any]
     ) -> None:
-        """Write the model, then the run, each whole or not at all.
+        """Writes the model, then the run, each whole or not at all.
 
         Args:
             run: a finished run.
             state: of its model.
             artifacts: tensors to keep beside.
-            predictor: what it takes to build and apply the model again, as JSON has it.
+            predictor: all that is needed to build and apply the model again, as JSON has it.
         """
         settings, made = run.settings, run.to_json()
         record = {"predictor": dict(predictor)} | {name: made[name] for name in RECORDED}
@@ -204,7 +204,7 @@ class RunStore:
         self.clear(settings)
 
     def clear(self, settings: RunSettings) -> None:
-        """Forget the training of a run that is finished."""
+        """Forgets the training of a run that is finished."""
         Checkpoint(self.partial(settings)).remove()
 
     def _kept(self, settings: RunSettings) -> Store:
@@ -212,11 +212,11 @@ class RunStore:
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What a run was made with: versions, commit if this is a checkout, and the class of machine (no names)."""
+    """Describes the machine and software: versions, commit if this is a checkout, kind of machine (no names)."""
     kind = torch.device(device).type
     return {
         "python": platform.python_version(),
-        "versions": _versions(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "commit": _commit(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -226,13 +226,13 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def record(folder: Path, command: str, config: Any, data: dict[str, Any], device: str) -> Path:
-    """Write ``config.json``: what was asked for and with what it was done, so that it can be done again.
+    """Writes ``config.json``: command, configuration, data and machine, so that it can be done again.
 
     Args:
         folder: of the results.
         command: as typed.
         config: a dataclass.
-        data: what is known of the data.
+        data: their description.
         device: where it ran.
 
     Raises:
@@ -248,11 +248,6 @@ def record(folder: Path, command: str, config: Any, data: dict[str, Any], device
     path = results_folder(folder) / CONFIG_NAME
     write_atomically(path, (json.dumps(values, indent=1, default=str) + "\n").encode())
     return path
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 @functools.cache
@@ -272,7 +267,7 @@ def _commit() -> str | None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become None, which only the history of a diverged run holds."""
+    """Replaces NaN and infinity, which JSON does not have, by None; only the history of a diverged run has any."""
     if isinstance(value, dict):
         return {key: _finite(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,17 +1,17 @@
-"""What all experiments share: a plan of runs, of which those are done that a results folder does not have.
+"""A plan of runs, of which those are done that a results folder does not have; all experiments share it.
 
 An experiment is a list of `Job`s. A job states everything that determines its result (`RunSettings`), by which a
 finished run is found again. A run is done in three steps, each of which can be called alone:
 
-    trial = job.prepare(job.settings)     model and data, how answers are scored
-    trained = train(trial)                a model with the parameters of its best epoch
-    finished = test(trained)              its answers to the test sets, scored: a `Run`, and what is kept beside it
+    trial = job.prepare(job.settings)       model and data, how answers are scored
+    fitted = train(trial)                   the model has the parameters of its best epoch
+    run, artifacts = test(trial, fitted, fabric)    its answers to the test sets, scored, and tensors to keep
 
-`sweep` does so for all jobs; how trials are trained, on which devices, interrupted, resumed and recorded is here and
-in `nfn_monomial.benchmarks.train.loop`, for all experiments alike.
+`run_job` does the three and stores the run; `sweep` does so for all jobs. How trials are trained, on which devices,
+interrupted, resumed and recorded is here and in `nfn_monomial.benchmarks.train.loop`, for all experiments alike.
 
-Where there are several processes (see `train.devices`), each does all that is here, with its share
-of every batch. The main one alone looks up and stores runs, and reports; all return its runs.
+If there are several processes (see `train.devices`), each does all that is here, with its share of every batch. Only
+the main one looks up runs, stores and reports them; all return its runs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ from .runs import Run, RunSettings, RunStore, TestResult, environment
 
 __all__ = [
     "Finish",
-    "Finished",
     "Job",
     "OnProgress",
     "Test",
-    "Trained",
     "Trial",
     "run_job",
     "sweep",
@@ -63,11 +61,7 @@ class Test:
 
 
 Finish = Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Tensor]]]
-"""Answers by name of test set -> (what the run gets as ``extra``, tensors to keep as artifacts)."""
-
-
-def _nothing(answers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    return {}, {}
+"""Answers by name of test set -> (the run's ``extra``, tensors to keep as artifacts)."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +79,8 @@ class Trial:
         loss: of a batch.
         metrics: of a whole data set.
         select: the metric that selects the epoch; larger is better.
-        finish: what to keep of the answers to the test sets.
-        predictor: what it takes to build and apply the model again, as JSON has it.
+        finish: picks results and tensors to keep from the answers to the test sets.
+        predictor: all that is needed to build and apply the model again, as JSON has it.
     """
 
     settings: RunSettings
@@ -97,7 +91,7 @@ class Trial:
     loss: Loss
     metrics: Metrics
     select: str
-    finish: Finish = _nothing
+    finish: Finish = lambda answers: ({}, {})
     predictor: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,25 +103,6 @@ class Job:
     prepare: Callable[[RunSettings], Trial]
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A trial whose model has the parameters of its best epoch, on the device of ``fabric``."""
-
-    trial: Trial
-    fitted: FitResult
-    fabric: Fabric
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A run with the parameters of its selected epoch, the tensors to keep beside, and `Trial.predictor`."""
-
-    run: Run
-    state: dict[str, Tensor]
-    artifacts: dict[str, Tensor]
-    predictor: Mapping[str, Any]
-
-
 OnProgress = Callable[[News], None]
 """Called before a run, after each of its epochs and when it is finished; in the main process."""
 
@@ -137,12 +112,12 @@ def _ignore(news: object) -> None:
 
 
 def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignore) -> list[Run]:
-    """Do all jobs that the store does not have; returns all runs, kept and new, in the order of the jobs.
+    """Does all jobs that the store does not have; returns all runs, kept and new, in the order of the jobs.
 
     A run is stored when it is finished; one that is cut off before is continued where it was, by the next call.
 
     Args:
-        jobs: what to do.
+        jobs: the runs.
         store: where finished runs are kept.
         on_progress: see `OnProgress`.
 
@@ -150,60 +125,64 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignor
         ValueError: if a device is not there.
         ImportError: if epochs shall be logged for TensorBoard, but it is not installed.
     """
-    # A device that is not there should be found out now, not after minutes.
+    # A missing device is an error now, not after minutes.
     fabrics = {_hardware(config): make_fabric(config) for config in (job.settings.training for job in jobs)}
-    runs: list[Run] = []
-    for job in jobs:
+
+    def load_or_run(number: int, job: Job) -> Run:
         settings, fabric = job.settings, fabrics[_hardware(job.settings.training)]
         title = f"{settings.subject} {settings.model}, {settings.train_set}, seed {settings.seed}"
-        tell = _teller(on_progress if fabric.is_global_zero else _ignore, title, len(jobs))
-        run = fabric.broadcast(store.load(settings) if fabric.is_global_zero else None)
+        tell = on_progress if fabric.is_global_zero else _ignore
+        run: Run | None = fabric.broadcast(store.load(settings) if fabric.is_global_zero else None)
         how = "kept"
-        if run is not None and fabric.is_global_zero:
-            store.clear(settings)  # which a call that was killed after it had saved the run has left
         if run is None:
-            tell(len(runs))
-            with threads(settings.training.threads):
-                run = _do(job, store, fabric, len(runs), tell)
+            tell(News(title, number, len(jobs)))
+            epochs = settings.training.epochs
+            run = run_job(
+                job, store, fabric=fabric,
+                on_epoch=lambda epoch: tell(News(title, number + epoch.number / epochs, len(jobs))),
+            )  # fmt: skip
             how = f"{sum(epoch['seconds'] for epoch in run.history):.0f} s"
-        runs.append(run)
-        tell(len(runs), f"{len(runs)}/{len(jobs)} {title} ({how}): {_result(run)}")
-    return runs
+        elif fabric.is_global_zero:
+            store.clear(settings)  # a call that was killed after it had saved the run may have left its training
+        # The line names the first metric on the first and on the last test sets.
+        tests = [(t.name, t.metrics) for t in (*run.tests[:1], *run.tests[1:][-2:])] or [("validation", run.val)]
+        metric = next(iter(tests[0][1]))
+        scores = ", ".join(f"{name} {metrics[metric]:.3f}" for name, metrics in tests)
+        line = f"{number + 1}/{len(jobs)} {title} ({how}): {metric} {scores}"
+        tell(News(title, number + 1, len(jobs), line))
+        return run
+
+    return [load_or_run(number, job) for number, job in enumerate(jobs)]
 
 
-def _teller(on_progress: OnProgress, title: str, total: int) -> Callable[..., None]:
-    return lambda done, line="": on_progress(News(title, done, total, line))
+def _hardware(config: TrainConfig) -> tuple[object, ...]:
+    """Returns the settings that `make_fabric` reads."""
+    return config.device, config.devices, config.precision
 
 
-def _result(run: Run) -> str:
-    """What is said of a finished run: its first metric on the first and the last test sets."""
-    tests = [(t.name, t.metrics) for t in (*run.tests[:1], *run.tests[1:][-2:])] or [("validation", run.val)]
-    metric = next(iter(tests[0][1]))
-    return f"{metric} {', '.join(f'{name} {metrics[metric]:.3f}' for name, metrics in tests)}"
-
-
-def _do(job: Job, store: RunStore, fabric: Fabric, done: int, tell: Callable[[float], None]) -> Run:
-    """Do and store a run, before which so many are done."""
+def run_job(
+    job: Job, store: RunStore, *, fabric: Fabric | None = None, on_epoch: Callable[[Epoch], None] = _ignore
+) -> Run:
+    """Does all three steps of a run, and stores it; arguments as of `train`."""
     settings = job.settings
+    fabric = fabric or make_fabric(settings.training)
     log = _tensorboard(store.folder, settings) if settings.training.tensorboard else _ignore
 
     def report(epoch: Epoch) -> None:
         log(epoch)
-        tell(done + epoch.number / settings.training.epochs)
+        on_epoch(epoch)
 
-    finished = run_job(job, fabric=fabric, on_epoch=report, checkpoint=store.partial(settings))
-    if fabric.is_global_zero:
-        store.save(finished.run, finished.state, finished.artifacts, finished.predictor)
-    return fabric.broadcast(finished.run)
-
-
-def _hardware(config: TrainConfig) -> tuple[object, ...]:
-    """What `make_fabric` looks at."""
-    return config.device, config.devices, config.precision
+    with threads(settings.training.threads):
+        trial = job.prepare(settings)
+        fitted = train(trial, fabric=fabric, on_epoch=report, checkpoint=store.partial(settings))
+        run, artifacts = test(trial, fitted, fabric)
+        if fabric.is_global_zero:
+            store.save(run, trial.model.state_dict(), artifacts, trial.predictor)
+        return fabric.broadcast(run)
 
 
 def _tensorboard(folder: Path, settings: RunSettings) -> Callable[[Epoch], None]:
-    """Writes epochs to ``tensorboard/<name of the run>`` in this folder, in the main process."""
+    """Returns a function that writes epochs to ``tensorboard/<name of the run>`` in this folder."""
     try:
         logger = TensorBoardLogger(folder / "tensorboard", settings.name, version="")
     except ModuleNotFoundError:
@@ -218,41 +197,33 @@ def _tensorboard(folder: Path, settings: RunSettings) -> Callable[[Epoch], None]
     return log
 
 
-def run_job(job: Job, **how: Any) -> Finished:
-    """All three steps; keyword arguments are those of `train`."""
-    return test(train(job.prepare(job.settings), **how))
-
-
 def train(
     trial: Trial,
     *,
     fabric: Fabric | None = None,
     on_epoch: Callable[[Epoch], None] = _ignore,
     checkpoint: Path | None = None,
-) -> Trained:
-    """Train the model of a trial in place; ``fabric``: where, by default as its settings say; others as `fit`."""
-    settings = trial.settings
-    fabric = fabric or make_fabric(settings.training)
-    fitted = fit(
-        trial.model, trial.train, trial.val, settings.training,
-        loss=trial.loss, metrics=trial.metrics, select=trial.select, seed=settings.seed, fabric=fabric,
+) -> FitResult:
+    """Trains the model of a trial in place; ``fabric``: where, by default as its settings say; others as `fit`."""
+    return fit(
+        trial.model, trial.train, trial.val, trial.settings.training,
+        loss=trial.loss, metrics=trial.metrics, select=trial.select, seed=trial.settings.seed, fabric=fabric,
         on_epoch=on_epoch, checkpoint=checkpoint,
     )  # fmt: skip
-    return Trained(trial, fitted, fabric)
 
 
-def test(trained: Trained) -> Finished:
-    """Ask the model of a trained trial about all test sets."""
-    trial, fitted, fabric = trained.trial, trained.fitted, trained.fabric
+def test(trial: Trial, fitted: FitResult, fabric: Fabric | None) -> tuple[Run, dict[str, Tensor]]:
+    """Asks the model of a trained trial about all test sets; returns the run and the tensors to keep beside it."""
     settings, networks = trial.settings, {"train": len(trial.train), "val": len(trial.val)}
+    fabric = fabric or make_fabric(settings.training)
     results, answers = [], {}
-    for found in trial.tests():
-        networks.setdefault("test", len(found.data))
-        data = found.data.to(fabric.device)
+    for test_set in trial.tests():
+        networks.setdefault("test", len(test_set.data))
+        data = test_set.data.to(fabric.device)
         answer = predict(trial.model, data, fabric)
         lost = sum(int((~torch.isfinite(t)).sum()) for t in pytree.tree_leaves(answer))
-        results.append(TestResult(found.name, found.scale, dict(trial.metrics(answer, data.targets)), lost))
-        answers[found.name] = pytree.tree_map(lambda t: t.cpu(), answer)
+        results.append(TestResult(test_set.name, test_set.scale, dict(trial.metrics(answer, data.targets)), lost))
+        answers[test_set.name] = pytree.tree_map(lambda t: t.cpu(), answer)
     extra, artifacts = trial.finish(answers)
     model = trial.model
     run = Run(
@@ -273,7 +244,7 @@ def test(trained: Trained) -> Finished:
         environment={**environment(settings.training.device), "processes": fabric.world_size},
         extra=extra,
     )
-    return Finished(run, trial.model.state_dict(), artifacts, trial.predictor)
+    return run, artifacts
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever pytest makes of the name

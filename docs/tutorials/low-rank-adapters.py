@@ -46,8 +46,8 @@ def network():
 
 base = network()
 nn.init.zeros_(base[0].B), nn.init.zeros_(base[2].B)
-own = [parameter for name, parameter in base.named_parameters() if name[-1] not in "AB"]
-optimizer = torch.optim.Adam(own, 0.005)
+parameters = [parameter for name, parameter in base.named_parameters() if name[-1] not in "AB"]
+optimizer = torch.optim.Adam(parameters, 0.005)
 for _ in range(100):
     optimizer.zero_grad()
     nn.functional.cross_entropy(base(images), labels).backward()
@@ -138,9 +138,9 @@ for what, (space, read) in readers.items():
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        answers = {test: model(space.pack(read(given))) for test, given in tests.items()}
-    for test, found in answers.items():
-        right = found.argmax(1) == trained_on[held_out]
+        answers = {test: model(space.pack(read(networks))) for test, networks in tests.items()}
+    for test, logits in answers.items():
+        right = logits.argmax(1) == trained_on[held_out]
         print(f"{what}, {test}: {right.float().mean():.2f} are right")
     first, second = answers.values()
     print(f"{what}: answers change by {(second - first).norm() / first.norm():.1g}")

@@ -140,8 +140,8 @@ from nfn_monomial import compare
 a, b = (load_checkpoint(folder / f"{number}.pt") for number in (78, 79))
 moved = space.sample(scale_range=(1, 100)).act(a)
 for name, other in {"moved": moved, "another": b}.items():
-    found = compare(space, a, other, module=classifier(), inputs=images[test])
-    print(f"{name}: the same function: {found.same_function}")
+    comparison = compare(space, a, other, module=classifier(), inputs=images[test])
+    print(f"{name}: the same function: {comparison.same_function}")
 
 # %% [markdown]
 # ## Who is related to whom?

@@ -1,4 +1,4 @@
-"""What no test of experiments waits for."""
+"""Fixtures of all tests of experiments."""
 
 from collections.abc import Callable
 

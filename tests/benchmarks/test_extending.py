@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a block registers is gone after its test."""
+    """Removes after each test the entries that its block has registered."""
     monkeypatch.chdir(folder)
     register_all()  # or what is imported by a test would be gone after it
     before = [(known, dict(known)) for known in (registry.register.classes, formats.FORMATS, EXPERIMENTS)]
@@ -53,10 +53,10 @@ def execute(name: str) -> dict[str, Any]:
 
 
 def test_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = execute("model")
-    assert registry.model_class("one-layer") is found["OneLayer"]
+    namespace = execute("model")
+    assert registry.model_class("one-layer") is namespace["OneLayer"]
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| **one layer** |"))
-    runs = [run for run in found["runs"] if run.settings.model == "one-layer"]
+    runs = [run for run in namespace["runs"] if run.settings.model == "one-layer"]
     assert len(runs) == 2  # ReLU and tanh networks
     for run in runs:
         taus = [test.metrics["tau"] for test in run.tests if test.name != "widened"]

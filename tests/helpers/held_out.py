@@ -15,7 +15,7 @@ import torch
 from small_zoo import small_zoo
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, OwnCheckpoints
+from nfn_monomial.benchmarks.data.formats.labelled import LabelledCheckpoints, Request
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
 from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputConfig, Sizes
@@ -57,13 +57,13 @@ def guarded() -> Iterator[None]:
     """
     run_job, test = sweep.run_job, sweep.test
 
-    def run(job: Job, **how: Any) -> Any:
+    def run(job: Job, store: RunStore, **how: Any) -> Any:
         HeldOut.training = True
-        return run_job(job, **how)
+        return run_job(job, store, **how)
 
-    def tested(trained: Any) -> Any:
+    def tested(*trained: Any) -> Any:
         HeldOut.training = False
-        return test(trained)
+        return test(*trained)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "run_job", run)
@@ -99,7 +99,7 @@ class Experiment:
     def runs(self, folder: Path, **changes: Split) -> list[Run]:
         """Finished runs of the first model."""
         done = self.start(changes, self.models[:1], RunStore(folder))
-        return list(done.runs if isinstance(done, columns.Found) else done)
+        return list(done.runs if isinstance(done, columns.Learned) else done)
 
     def trials(self, folder: Path, **changes: Split) -> list[Trial]:
         """All that would be trained, prepared."""
@@ -172,9 +172,9 @@ def _edit(changes: Mapping[str, Split], models: Sequence[str], store: RunStore) 
 
 
 def _train(changes: Mapping[str, Split], models: Sequence[str], store: RunStore) -> Any:
-    asked = Asked(Path("runs"), Path("runs.csv"), "score")
-    own = OwnCheckpoints(_zoo(changes), asked, "ranking", (), "", {}, ())
-    return columns.learn_column(own, None, ColumnConfig(tuple(models), seeds=(0,), training=TRAINING), store)
+    request = Request(Path("runs"), Path("runs.csv"), "score")
+    labelled = LabelledCheckpoints(_zoo(changes), request, "ranking", (), "", {}, ())
+    return columns.learn_column(labelled, None, ColumnConfig(tuple(models), seeds=(0,), training=TRAINING), store)
 
 
 EXPERIMENTS = {

@@ -1,4 +1,4 @@
-"""The versions of what experiments compute, and hashes of the code they are of: ``python tests/helpers/versions.py``.
+"""The versions of results of experiments, and hashes of the code they depend on: ``python tests/helpers/versions.py``.
 
 The script writes both into ``tests/benchmarks/versions.json``, as they are now. A test compares.
 """
@@ -15,18 +15,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "benchmarks"
 TABLE = ROOT / "tests" / "benchmarks" / "versions.json"
+VERSION = re.compile(r"^VERSION = (\d+)\b", re.MULTILINE)
 RENEW = ".venv/bin/python tests/helpers/versions.py"
-TRAINING = ("train/loop.py", "train/schedule.py")
-ZOO_MODELS = tuple(f"models/{name}.py" for name in ("baselines", "graphs", "monomial", "parts", "sets"))
-INR_MODELS = ("models/inr.py", "models/inr_input.py", "models/parts.py")
-COMPUTES: dict[str, tuple[str, ...]] = {
-    "predict-generalization": ("studies/predict.py", "data/moves.py", "data/widen.py", *ZOO_MODELS, *TRAINING),
-    "classify-inr": ("studies/classify.py", *INR_MODELS, *TRAINING),
-    "edit-inr": ("studies/edit.py", "models/editors.py", "models/inr_input.py", "models/parts.py", *TRAINING),
-    "train": ("studies/columns.py", "studies/predict.py", *ZOO_MODELS, *TRAINING),
-    "tune": ("studies/tune.py", "studies/predict.py", *ZOO_MODELS, *TRAINING),
-}
-"""Experiment -> the modules that compute its results; the first has its ``VERSION``."""
+TRAINING = ("train/loop.py",)
+"""Modules that all results depend on."""
 
 
 def code_hash(source: str) -> str:
@@ -51,19 +43,35 @@ def _is_text(statement: Any) -> bool:
     return False
 
 
+def computed_by() -> dict[str, tuple[str, ...]]:
+    """Module with a ``VERSION`` -> all modules that its results depend on, by ``COMPUTED_BY`` of it and of these."""
+    stated: dict[str, tuple[str, ...]] = {}
+    for path in CODE.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if VERSION.search(source):
+            listed = [
+                ast.literal_eval(statement.value)
+                for statement in ast.parse(source).body
+                if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "COMPUTED_BY"
+            ]
+            stated[path.relative_to(CODE).as_posix()] = listed[0] if listed else ()
+    modules = {}
+    for module in sorted(stated):
+        reached = [module]
+        for other in reached:  # which grows on the way
+            reached += [name for name in stated.get(other, ()) if name not in reached]
+        modules[module] = (*reached, *TRAINING)
+    return modules
+
+
 def versions() -> dict[str, int]:
-    """Experiment -> the number beside its code."""
-    found = {}
-    for name, (first, *_) in COMPUTES.items():
-        numbers = re.findall(r"^VERSION = (\d+)\b", (CODE / first).read_text(encoding="utf-8"), flags=re.MULTILINE)
-        assert len(numbers) == 1, f"{first} has not one line VERSION = NUMBER"
-        found[name] = int(numbers[0])
-    return found
+    """Module -> its ``VERSION``."""
+    return {module: int(VERSION.findall((CODE / module).read_text(encoding="utf-8"))[0]) for module in computed_by()}
 
 
 def hashes() -> dict[str, str]:
     """Module -> a hash of its code."""
-    modules = sorted({module for modules in COMPUTES.values() for module in modules})
+    modules = sorted({module for modules in computed_by().values() for module in modules})
     return {module: code_hash((CODE / module).read_text(encoding="utf-8")) for module in modules}
 
 
@@ -72,7 +80,7 @@ def changed(table: dict[str, Any]) -> list[str]:
     now, lines = hashes(), []
     for module in sorted(now.keys() | table["code"].keys()):
         if now.get(module) != table["code"].get(module):
-            places = sorted({modules[0] for modules in COMPUTES.values() if module in modules})
+            places = [first for first, modules in computed_by().items() if module in modules]
             lines.append(
                 f"benchmarks/{module} has changed: if results change by it, raise VERSION in {', '.join(places)}, so "
                 f"that what was finished before is not taken for them; in any case run `{RENEW}`"

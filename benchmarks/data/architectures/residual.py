@@ -29,7 +29,7 @@ class ResidualCNN(Architecture):
 
     ``channels``: of an image. ``widths``: channels of every stage. ``blocks``: in every stage; the first block of
     every stage but the first halves the map and has a 1x1 convolution as its shortcut s. ``inner``: channels inside
-    of every block, in order. ``normalised``: with a batch norm behind every convolution, which then has no bias.
+    of every block, in order. ``normalised``: with a batch norm after every convolution, which then has no bias.
     ``activations``: the function f, alone in a tuple, as it is one for all.
 
     Raises:
@@ -59,7 +59,7 @@ class ResidualCNN(Architecture):
                 f"activations is {self.activations}, but one serves all layers of a residual network"
             )
         several = {"widths": self.widths, "blocks": self.blocks, "inner": self.inner}
-        sizes = {f"{name}[{i}]": size for name, found in several.items() for i, size in enumerate(found)}
+        sizes = {f"{name}[{i}]": size for name, counts in several.items() for i, size in enumerate(counts)}
         require_sizes(
             self, sizes | {"channels": self.channels, "classes": self.classes, "stride": self.stride}
         )  # fmt: skip
@@ -80,7 +80,7 @@ class ResidualCNN(Architecture):
         return derived_space(self, 2 * self.stride * 2 ** len(self.widths))
 
     def stages(self) -> Iterator[tuple[int, bool]]:
-        """For every block its stage, and whether it leads there from the stage before."""
+        """Yields for every block its stage, and True if it leads there from the stage before."""
         for stage, count in enumerate(self.blocks):
             for block in range(count):
                 yield stage, stage > 0 and block == 0
@@ -121,6 +121,6 @@ class _Network(nn.Module):
 
 
 def _convolution(a: ResidualCNN, source: int, target: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
-    """A convolution and what stands behind it; maps keep their size up to the stride."""
+    """Returns a convolution and the norm after it; maps keep their size up to the stride."""
     convolution = nn.Conv2d(source, target, kernel, stride, kernel // 2, bias=not a.normalised)
     return convolution, nn.BatchNorm2d(target) if a.normalised else nn.Identity()

@@ -57,7 +57,7 @@ class Transformer(Architecture):
                 "block"
             )
         several = {"heads": self.heads, "hidden": self.hidden}
-        sizes = {f"{name}[{i}]": size for name, found in several.items() for i, size in enumerate(found)}
+        sizes = {f"{name}[{i}]": size for name, counts in several.items() for i, size in enumerate(counts)}
         single = ("channels", "image_size", "patch", "width", "head_width", "classes")
         require_sizes(self, sizes | {name: getattr(self, name) for name in single})
         if self.image_size % self.patch:

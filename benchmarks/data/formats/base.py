@@ -1,4 +1,4 @@
-"""What a format of data is to a command, and the register of formats.
+"""Formats of data as commands use them, and their register.
 
 Adding a format is adding a class:
 
@@ -31,7 +31,7 @@ Kind = Literal["inr", "generalization"]
 
 
 class CorpusError(FileError):
-    """Data that cannot be used; the message names the file, what was found and expected, and a way out."""
+    """Data that cannot be used; the message names the file, the fault, the expected content, and a way out."""
 
 
 class Format(ABC):
@@ -39,7 +39,7 @@ class Format(ABC):
 
     Attributes:
         kind: ``inr`` if `load` gives an `InrCorpus`, ``generalization`` if it gives a dict of `Corpus` by activation.
-        looks_for: what `detects` looks for, for people.
+        looks_for: the files that `detects` looks for, in words.
     """
 
     kind: ClassVar[Kind]
@@ -49,7 +49,7 @@ class Format(ABC):
     @staticmethod
     @abstractmethod
     def detects(path: Path) -> bool:
-        """Whether a folder looks like this format; whether it is complete is for `load` to say."""
+        """Returns True if a folder looks like this format; `load` checks that it is complete."""
 
 
 F = TypeVar("F", bound=type[Format])
@@ -58,7 +58,7 @@ FORMATS: dict[str, type[Format]] = {}
 
 
 def register_format(name: str) -> Callable[[F], F]:
-    """Class decorator: make a format known by this name to every command."""
+    """Class decorator: makes a format known by this name to every command."""
 
     def add(cls: F) -> F:
         if FORMATS.setdefault(name, cls) is not cls:

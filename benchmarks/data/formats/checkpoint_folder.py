@@ -1,4 +1,4 @@
-"""The format of a folder of checkpoints with a table of accuracies: networks of anybody's, of any architecture."""
+"""The format of a folder of checkpoints with a table of accuracies: anybody's networks, of any architecture."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Parts, accuracies
+import torch
+
+from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks
 from nfn_monomial.tools.definitions.define import Definition, DefinitionError, read_definition
 from nfn_monomial.tools.files.strangers import damaged
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, Format, register_format, require_folder
-from .own_checkpoints import FORM, Asked, read_own
+from .labelled import FORM, Request, read_labelled
 from .result_tables import read_table, text_of
 
 __all__ = ["CheckpointFolder"]
@@ -26,10 +28,10 @@ TABLES = ("targets.csv", "targets.json")
 class CheckpointFolder(Format):
     """Checkpoints at any places in a folder, and beside them ``targets.csv`` or ``targets.json``.
 
-    It is read as `train` reads its table (`read_own`), but that every line has to be usable, so that models are
-    compared on all networks. Columns have these names: ``checkpoint`` names the file; ``accuracy`` is a share in
+    It is read as `train` reads its table (`read_labelled`), except that every line has to be usable, so that models
+    are compared on all networks. Columns have these names: ``checkpoint`` names the file; ``accuracy`` is a share in
     [0, 1], or percent with the sign; ``split``, if any line has one, says ``train``, ``val`` or ``test``; and
-    ``arguments``, a dict (in CSV as JSON), is what ``net`` is called by, where architectures vary.
+    ``arguments``, a dict (in CSV as JSON), has the arguments of ``net``, if architectures vary.
     """
 
     kind = "generalization"
@@ -54,7 +56,7 @@ class CheckpointFolder(Format):
         limit: int | None = None,
         on_progress: Progress = silent,
     ) -> dict[str, Corpus]:
-        """Load all networks of the table, as one corpus: ``mixed`` where arguments vary, else by the name of ``net``.
+        """Loads all networks of the table, as one corpus: ``mixed`` where arguments vary, else by the name of ``net``.
 
         Args:
             path: the folder.
@@ -91,34 +93,32 @@ class CheckpointFolder(Format):
         def usual(name: str) -> str | None:
             return name if name in filled else None
 
-        asked = Asked(
+        def definition(arguments: Mapping[str, Any]) -> Definition:
+            try:
+                return read_definition(net, input_shape, arguments=arguments)
+            except DefinitionError as error:
+                built_with = f" (of networks with the arguments {json.dumps(arguments)})" * bool(arguments)
+                raise CorpusError(f"{error}{built_with}") from error
+
+        request = Request(
             folder, table, column, names or usual("checkpoint"), "regression", split or usual("split"), group, key,
             seed, usual("arguments"), limit, complete=True,
         )  # fmt: skip
-        read = read_own(asked, lambda arguments: _definition(net, input_shape, arguments), on_progress)
-        whole = 100 if read.unit else 1
-        train, val, test = (_shares(getattr(read.corpus, side), whole) for side in SIDES)
-        for side, parts in zip(SIDES, (train, val, test), strict=True):
-            for file, share in zip(read.paths[side], accuracies(parts).tolist(), strict=True):
+        labelled = read_labelled(request, definition, on_progress)
+        corpus, whole = labelled.corpus, 100 if labelled.unit else 1
+        sides: dict[str, Any] = {}
+        for side in SIDES:
+            networks = [part.networks for part in getattr(corpus, side)]
+            shares = [n.accuracy / whole for n in networks]
+            for file, share in zip(labelled.paths[side], torch.cat(shares).tolist(), strict=True):
                 if not 0 <= share <= 1:
                     raise CorpusError(
                         f"{table}: {column} of {file} is {whole * share:g}, expected a share in [0, 1], or percent "
                         "with the sign"
                     )
-        source = {"format": "checkpoints", "net": net, **read.corpus.source}
-        return {read.corpus.activation: replace(read.corpus, train=train, val=val, test=test, source=source)}
-
-
-def _shares(parts: Parts, whole: float) -> Parts:
-    return tuple(
-        replace(p, networks=Networks(p.networks.tensors, (p.networks.accuracy / whole).float())) for p in parts
-    )
-
-
-def _definition(net: str, input_shape: tuple[int, ...] | None, arguments: Mapping[str, Any]) -> Definition:
-    try:
-        return read_definition(net, input_shape, arguments=arguments)
-    except DefinitionError as error:
-        raise CorpusError(
-            f"{error}" + f" (of networks with the arguments {json.dumps(arguments)})" * bool(arguments)
-        ) from error
+            sides[side] = tuple(
+                replace(part, networks=Networks(n.tensors, share.float()))
+                for part, n, share in zip(getattr(corpus, side), networks, shares, strict=True)
+            )
+        source = {"format": "checkpoints", "net": net, **corpus.source}
+        return {corpus.activation: replace(corpus, **sides, source=source)}

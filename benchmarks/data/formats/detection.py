@@ -1,4 +1,4 @@
-"""Data by its path: which format a folder has, and the networks in it, whatever the format.
+"""Loading data by its path: the format of a folder is detected, and its networks are read.
 
 Commands call `load_generalization` and `load_inr`; published and home-made data are the same to them.
 """
@@ -36,8 +36,8 @@ def detect(path: str | Path) -> str:
     """The name of the format that a folder has.
 
     Raises:
-        CorpusError: if it has none or several that are known, saying what was looked for and what was found; or is no
-            folder.
+        CorpusError: if it is no folder, or has no known format or several, naming the files that formats need and those
+            that it has.
     """
     folder = require_folder(path)
     names = sorted(name for name, known in FORMATS.items() if known.detects(folder))  # registered in any order
@@ -46,9 +46,9 @@ def detect(path: str | Path) -> str:
     if names:
         raise CorpusError(f"{folder} looks like several formats, {', '.join(names)}: put each in a folder of its own")
     entries = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir())
-    found = ", ".join(entries[:SHOWN]) + f" and {len(entries) - SHOWN} more" * (len(entries) > SHOWN)
+    present = ", ".join(entries[:SHOWN]) + f" and {len(entries) - SHOWN} more" * (len(entries) > SHOWN)
     wanted = "; ".join(f"{name}: {known.looks_for}" for name, known in FORMATS.items())
-    raise CorpusError(f"{folder} has no known format. Looked for: {wanted}. Found: {found or 'nothing, it is empty'}")
+    raise CorpusError(f"{folder} has no known format. Looked for: {wanted}. Found: {present or 'nothing, it is empty'}")
 
 
 def load_generalization(
@@ -60,7 +60,7 @@ def load_generalization(
         path: the folder.
         assignments: options as ``key=value``, read by the types that the format's ``load`` states, see
             `settings.override`; they win over ``options``.
-        activations: those that are wanted, by default all; of a format that has no such option some of what it has.
+        activations: those that are wanted, by default all; if the format has no such option, its corpora are chosen.
         options: those of the format's ``load``; any takes ``on_progress(done, total)``, for a bar.
 
     Raises:
@@ -69,16 +69,16 @@ def load_generalization(
             missing or damaged, naming the file.
         ValueError: for an assignment without ``=`` or with a value of another type.
     """
-    name = _of_kind(path, "generalization")
-    selects = "activations" in _options(name)
+    name = _format_of(path, "generalization")
+    selects = "activations" in option_names(name)
     if activations and selects:
         options["activations"] = activations
-    found = cast("dict[str, Corpus]", _load(path, name, assignments, options))
+    corpora = cast("dict[str, Corpus]", _load(path, name, assignments, options))
     if not activations or selects:
-        return found
-    if missing := [activation for activation in activations if activation not in found]:
-        raise CorpusError(f"{path}: no network has the activation {missing[0]!r}; those present: {', '.join(found)}")
-    return {activation: found[activation] for activation in activations}
+        return corpora
+    if missing := [activation for activation in activations if activation not in corpora]:
+        raise CorpusError(f"{path}: no network has the activation {missing[0]!r}; those present: {', '.join(corpora)}")
+    return {activation: corpora[activation] for activation in activations}
 
 
 def load_inr(path: str | Path, assignments: Sequence[str] = (), /, **options: Any) -> InrCorpus:
@@ -87,10 +87,15 @@ def load_inr(path: str | Path, assignments: Sequence[str] = (), /, **options: An
     Raises:
         CorpusError: also for a zoo of classifiers, naming the command that reads it.
     """
-    return cast("InrCorpus", _load(path, _of_kind(path, "inr"), assignments, options))
+    return cast("InrCorpus", _load(path, _format_of(path, "inr"), assignments, options))
 
 
-def _of_kind(path: str | Path, kind: Kind) -> str:
+def option_names(name: str) -> list[str]:
+    """Returns the options of a format that a user may give."""
+    return [option for option in list(inspect.signature(FORMATS[name].load).parameters)[1:] if option != CALLBACK]
+
+
+def _format_of(path: str | Path, kind: Kind) -> str:
     name = detect(path)
     if FORMATS[name].kind != kind:
         what, commands = COMMANDS[FORMATS[name].kind]
@@ -101,26 +106,17 @@ def _of_kind(path: str | Path, kind: Kind) -> str:
     return name
 
 
-def option_names(name: str) -> list[str]:
-    """The options of a format that a user may give."""
-    return [option for option in _options(name) if option != CALLBACK]
-
-
-def _options(name: str) -> list[str]:
-    """The names of a format's options, the callback among them if it has one."""
-    return list(inspect.signature(FORMATS[name].load).parameters)[1:]
-
-
 def _load(path: str | Path, name: str, assignments: Sequence[str], options: Mapping[str, Any]) -> Any:
-    load, known, able = FORMATS[name].load, _options(name), option_names(name)
-    texts = dict(map(assignment, assignments))
-    given = [option for option in options if option != CALLBACK] + list(texts)
-    if unknown := [option for option in given if option not in able]:
+    load, able, texts = FORMATS[name].load, option_names(name), dict(map(assignment, assignments))
+    if unknown := [
+        option for option in (*options, *texts) if option not in able and (option in texts or option != CALLBACK)
+    ]:
         has = ", ".join(able) or "none"
         raise CorpusError(f"{path} has the format {name}, which has no option {', '.join(unknown)}; it has {has}")
     kinds = typing.get_type_hints(load) if texts else {}
     values = {**options, **{option: read_value(text, kinds[option], option) for option, text in texts.items()}}
     if (limit := values.get("limit")) is not None and limit < 1:
         raise CorpusError(f"limit is {limit}, but at least 1 training network is needed")
-    # Formats that read at once have no callback.
-    return load(path, **{option: value for option, value in values.items() if option in known})
+    if CALLBACK not in inspect.signature(load).parameters:  # formats that read at once have none
+        values.pop(CALLBACK, None)
+    return load(path, **values)

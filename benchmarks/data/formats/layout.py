@@ -12,7 +12,6 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -25,7 +24,6 @@ from nfn_monomial.tools.files.strangers import damaged
 from .base import CorpusError
 
 __all__ = [
-    "Geometry",
     "Layer",
     "Layout",
     "Variable",
@@ -69,16 +67,8 @@ class Layer:
         return self.kernel.shape[-2], self.kernel.shape[-1]
 
 
-class Geometry(NamedTuple):
-    """Sizes of a CNN with global pooling: channels of every convolution's input and output, kernels, dense outputs."""
-
-    channels: tuple[int, ...]
-    kernel_sizes: tuple[tuple[int, ...], ...]
-    head: tuple[int, ...]
-
-
 def parse_layout(path: Path, columns: int) -> Layout:
-    """Read ``layout.csv``, whose variables cover ``columns`` columns exactly once and form a CNN.
+    """Reads ``layout.csv``, whose variables cover ``columns`` columns exactly once and form a CNN.
 
     Raises:
         CorpusError: naming the file, if they do not.
@@ -121,8 +111,8 @@ def _parse_line(line: dict[str, str], where: str) -> Variable:
     try:
         start, end = (whole(text, "a column") for text in (start_text, end_text))
     except InvalidValueError as error:
-        found = f"{shown(start_text)} to {shown(end_text)}"
-        raise CorpusError(f"{where}: {called} has columns {found}, expected two integers") from error
+        columns = f"{shown(start_text)} to {shown(end_text)}"
+        raise CorpusError(f"{where}: {called} has columns {columns}, expected two integers") from error
     if end - start != math.prod(shape):
         raise CorpusError(
             f"{where}: {called} of shape {shown(shape)} needs {shown(math.prod(shape))} columns, but {start} to "
@@ -133,7 +123,7 @@ def _parse_line(line: dict[str, str], where: str) -> Variable:
 
 def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
     """The layers in order of execution: convolutions by number, then dense layers by number."""
-    found: dict[tuple[bool, int], dict[str, Variable]] = {}
+    variables: dict[tuple[bool, int], dict[str, Variable]] = {}
     for variable in layout:
         match = _NAME.fullmatch(variable.name)
         if match is None:
@@ -142,14 +132,14 @@ def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
                 "sequential/conv2d_1/kernel:0 or sequential/dense/bias:0 (other kinds of layers cannot be read)"
             )
         kind, number, part = match.groups()
-        parts = found.setdefault((kind == "dense", int(number or 0)), {})
+        parts = variables.setdefault((kind == "dense", int(number or 0)), {})
         rank = 1 if part == "bias" else 2 if kind == "dense" else int(kind[4]) + 2
         if part in parts or len(variable.shape) != rank:
             what = "occurs twice" if part in parts else f"has shape {variable.shape}, expected {rank} sizes"
             raise CorpusError(f"{where}: {variable.name} {what}")
         parts[part] = variable
     layers: list[Layer] = []
-    for _, parts in sorted(found.items()):
+    for _, parts in sorted(variables.items()):
         bias, kernel = parts.get("bias"), parts.get("kernel")
         if kernel is None:
             raise CorpusError(f"{where}: there is {parts['bias'].name} but no kernel beside it")
@@ -161,8 +151,10 @@ def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
     return layers
 
 
-def cnn_geometry(layout: Layout, where: str = "layout.csv") -> Geometry:
-    """Sizes for building a weight space.
+def cnn_geometry(
+    layout: Layout, where: str = "layout.csv"
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Returns the sizes of a CNN with global pooling: channels, from the input on, kernels, dense outputs.
 
     Raises:
         CorpusError: if a layer's inputs are not the previous one's outputs.
@@ -177,10 +169,10 @@ def cnn_geometry(layout: Layout, where: str = "layout.csv") -> Geometry:
     convolutions = [layer for layer in layers if layer.kernel_size]
     if not convolutions:
         raise CorpusError(f"{where}: there is no convolution; expected variables like sequential/conv2d/kernel:0")
-    return Geometry(
-        channels=(convolutions[0].fan[0], *(layer.fan[1] for layer in convolutions)),
-        kernel_sizes=tuple(layer.kernel_size for layer in convolutions),
-        head=tuple(layer.fan[1] for layer in layers if not layer.kernel_size),
+    return (
+        (convolutions[0].fan[0], *(layer.fan[1] for layer in convolutions)),
+        tuple(layer.kernel_size for layer in convolutions),
+        tuple(layer.fan[1] for layer in layers if not layer.kernel_size),
     )
 
 

@@ -13,7 +13,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
-from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
+from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part, halves, row_order
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.checks import brief as shown
@@ -34,13 +34,11 @@ from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .base import CorpusError, Format, register_format
-from .zoo_files import halves, row_order
 
 __all__ = [
     "COLUMNS",
     "SHARDS",
     "ZOO_FILE",
-    "Group",
     "Kind",
     "MadeInrs",
     "MadeMixedZoo",
@@ -68,13 +66,13 @@ SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "trai
 
 
 class Shard(NamedTuple):
-    """Networks of one architecture that are in one file; what was read is mapped.
+    """Networks of one architecture that are in one file; tensors that were read are mapped.
 
     Attributes:
         architecture: of all these networks.
         numbers: theirs in the set.
         tensors: their parameters, and the columns that the kind of the set has.
-        stated: what else is known, as JSON has it.
+        stated: more about them, as JSON has it.
     """
 
     architecture: Architecture | Siren
@@ -82,18 +80,14 @@ class Shard(NamedTuple):
     tensors: dict[str, Tensor]
     stated: dict[str, Any]
 
-
-class Group(NamedTuple):
-    """All networks of one architecture, in the order of their numbers, and what is known of each, ``(n,)``."""
-
-    architecture: Architecture | Siren
-    numbers: list[int]
-    tensors: dict[str, Tensor]
-    columns: dict[str, Tensor]
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The tensors without the columns."""
+        return {name: self.tensors[name] for name in _shapes(self.architecture)}
 
 
 def stated(folder: Path) -> dict[str, Any]:
-    """``zoo.json`` of a set that was made here; empty where there is none.
+    """Reads ``zoo.json`` of a set that was made here; empty if there is none.
 
     Raises:
         CorpusError: naming the file, if it is damaged or another program's.
@@ -102,14 +96,14 @@ def stated(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     with damaged(path, "restore the file, or delete the folder and make the networks again", CorpusError):
-        found: dict[str, Any] = read_json(path)
-        if not isinstance(found, dict) or found.get("kind") not in get_args(Kind):
-            raise InvalidValueError(f"it describes nothing that was made here: {shown(found)}")
-        if not isinstance(found["config"], dict) or not isinstance(found.get("made", {}), dict):
-            raise InvalidValueError(f"config is {shown(found['config'])}")
+        description: dict[str, Any] = read_json(path)
+        if not isinstance(description, dict) or description.get("kind") not in get_args(Kind):
+            raise InvalidValueError(f"it describes nothing that was made here: {shown(description)}")
+        if not isinstance(description["config"], dict) or not isinstance(description.get("made", {}), dict):
+            raise InvalidValueError(f"config is {shown(description['config'])}")
         for name in ("networks", "shards"):
-            whole(found[name], name, least=1)
-        return found
+            whole(description[name], name, least=1)
+        return description
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -118,7 +112,7 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def write_shard(folder: Path, number: int, described: Mapping[str, Any], shard: Shard) -> None:
-    """Write networks; the file appears under its name only when it is complete.
+    """Writes networks; the file appears under its name only when it is complete.
 
     Args:
         folder: of the set.
@@ -171,37 +165,33 @@ def _built(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Archi
     return Siren(**values)
 
 
-def read_groups(folder: Path, kind: Kind) -> tuple[dict[str, Any], list[Group]]:
-    """What ``zoo.json`` states, and the networks by architecture, in the order of the shards.
+def read_groups(folder: Path, kind: Kind) -> tuple[dict[str, Any], list[Shard]]:
+    """Returns the content of ``zoo.json``, and the networks of every architecture as one shard, ordered by number.
 
     Raises:
         CorpusError: naming the file, if the set is missing, not finished or of another kind, or a shard is damaged.
     """
-    found = stated(folder)
-    if found.get("kind") != kind:
-        raise CorpusError(f"{folder} holds {found.get('kind', 'no')} networks made here, expected {kind}")
-    if "made" not in found:
+    description = stated(folder)
+    if description.get("kind") != kind:
+        raise CorpusError(f"{folder} holds {description.get('kind', 'no')} networks made here, expected {kind}")
+    if "made" not in description:
         raise CorpusError(f"{folder} is not finished, its making was interrupted: {WAY_OUT}")
-    described = {name: value for name, value in found.items() if name != "made"}
+    described = {name: value for name, value in description.items() if name != "made"}
     alike: dict[str, list[Shard]] = defaultdict(list)
-    for number in range(found["shards"]):
+    for number in range(description["shards"]):
         shard = read_shard(folder, number, described)
         alike[json.dumps(shard.stated["architecture"])].append(shard)
-    groups = [_group(shards, kind) for shards in alike.values()]
-    if (count := sum(len(group.numbers) for group in groups)) != found["networks"]:
-        raise CorpusError(f"{folder} holds {count} networks, but {ZOO_FILE} states {found['networks']}: {WAY_OUT}")
-    return found, groups
-
-
-def _group(shards: Sequence[Shard], kind: Kind) -> Group:
-    numbers = torch.tensor([number for shard in shards for number in shard.numbers])
-    order, architecture = numbers.argsort(), shards[0].architecture
-
-    def joined(names: Iterable[str]) -> dict[str, Tensor]:
-        return {name: torch.cat([shard.tensors[name] for shard in shards])[order] for name in names}
-
-    columns = joined(COLUMNS[kind])
-    return Group(architecture, numbers[order].tolist(), joined(_shapes(architecture)), columns)
+    groups = []
+    for shards in alike.values():
+        numbers = torch.tensor([number for shard in shards for number in shard.numbers])
+        order = numbers.argsort()
+        tensors = {name: torch.cat([shard.tensors[name] for shard in shards])[order] for name in shards[0].tensors}
+        groups.append(Shard(shards[0].architecture, numbers[order].tolist(), tensors, {}))
+    if (count := sum(len(group.numbers) for group in groups)) != description["networks"]:
+        raise CorpusError(
+            f"{folder} holds {count} networks, but {ZOO_FILE} states {description['networks']}: {WAY_OUT}"
+        )
+    return description, groups
 
 
 def _shapes(architecture: Architecture | Siren) -> dict[str, tuple[int, ...]]:
@@ -209,13 +199,19 @@ def _shapes(architecture: Architecture | Siren) -> dict[str, tuple[int, ...]]:
 
 
 def _classifiers(
-    path: object, found: Mapping[str, Any], groups: Sequence[Group], chosen: Mapping[str, Mapping[int, Sequence[int]]]
+    path: object, size: int, groups: Sequence[Shard], chosen: Mapping[str, Mapping[int, Sequence[int]]]
 ) -> tuple[dict[str, tuple[Part, ...]], tuple[NetworkInfo, ...]]:
-    """Parts by split, and all that is known of architectures; ``chosen``: split -> group -> places in it."""
+    """Returns parts by split, and the architectures.
+
+    Args:
+        path: of the zoo.
+        size: of its images, pixels a side.
+        groups: all networks of an architecture each.
+        chosen: split -> number of a group -> places in it.
+    """
     if empty := [name for name in SIDES if not any(chosen[name].values())]:
         what = f"no network is left for {' and '.join(empty)}: too few for three parts"
         raise CorpusError(f"{path}: {what}, make a larger zoo")
-    size = IMAGE_SIZES[found["config"]["images"]]
     infos: dict[tuple[object, ...], NetworkInfo] = {}
     parts: dict[str, tuple[Part, ...]] = dict.fromkeys(SIDES, ())
     for name in SIDES:
@@ -223,7 +219,7 @@ def _classifiers(
             group, a = groups[k], groups[k].architecture
             assert isinstance(a, Architecture), "zoos of classifiers have no other"
             info = NetworkInfo(a.space, a.activation, a.module, (a.channels_in, size, size))
-            networks = Networks(group.tensors, group.columns["accuracy"]).subset(list(places))
+            networks = Networks(group.parameters, group.tensors["accuracy"]).subset(list(places))
             parts[name] += (Part(networks, info),)
             infos.setdefault((info.space, info.activation), info)
     return parts, tuple(infos.values())
@@ -247,15 +243,16 @@ class MadeZoo(Format):
         Raises:
             CorpusError: as `read_groups`, or if an activation has too few networks.
         """
-        found, groups = read_groups(Path(path), "cnn")
-        corpora = {}
+        description, groups = read_groups(Path(path), "cnn")
+        config, corpora = description["config"], {}
         for k, group in enumerate(groups):
             place = {number: i for i, number in enumerate(group.numbers)}
-            order = [place[number] for number in row_order(found["networks"]) if number in place]
+            order = [place[number] for number in row_order(description["networks"]) if number in place]
             rows = halves(order)
             rows["train"] = rows["train"][:limit]
-            parts, (info,) = _classifiers(path, found, groups, {name: {k: own} for name, own in rows.items()})
-            source = {"path": str(path), **{name: len(own) for name, own in rows.items()}, "config": found["config"]}
+            chosen = {name: {k: places} for name, places in rows.items()}
+            parts, (info,) = _classifiers(path, IMAGE_SIZES[config["images"]], groups, chosen)
+            source = {"path": str(path), **{name: len(places) for name, places in rows.items()}, "config": config}
             corpora[info.activation] = Corpus(info.activation, **parts, info=info, source=source)
         return dict(sorted(corpora.items()))
 
@@ -289,7 +286,8 @@ class MadeMixedZoo(Format):
         Raises:
             CorpusError: as `read_groups`, or if there are too few networks.
         """
-        found, groups = read_groups(Path(path), "mixed")
+        description, groups = read_groups(Path(path), "mixed")
+        images = description["config"]["images"]
         rng = random.Random(seed)
         units: list[tuple[int, list[int]]] = []  # a group and networks of it that stay together
         for k, group in enumerate(groups):
@@ -301,9 +299,9 @@ class MadeMixedZoo(Format):
         chosen: dict[str, dict[int, list[int]]] = {name: defaultdict(list) for name in SIDES}
         for slot, (k, places) in zip(itertools.cycle(SLOTS), units):
             chosen[slot][k] = sorted(chosen[slot][k] + places)
-        parts, infos = _classifiers(path, found, groups, chosen)
+        parts, infos = _classifiers(path, IMAGE_SIZES[images], groups, chosen)
         source = {
-            "path": str(path), "images": found["config"]["images"], "architectures": len(groups),
+            "path": str(path), "images": images, "architectures": len(groups),
             **{name: sum(map(len, part)) for name, part in parts.items()},
             "unseen_architectures": unseen_architectures, "split_seed": seed,
         }  # fmt: skip
@@ -328,21 +326,20 @@ class MadeInrs(Format):
         Raises:
             CorpusError: as `read_groups`, or if the images that are installed are others.
         """
-        found, groups = read_groups(Path(path), "inrs")
-        pictures = load_pictures(found["config"]["images"])
-        if found["fingerprint"] != pictures.fingerprint:
+        description, groups = read_groups(Path(path), "inrs")
+        pictures = load_pictures(description["config"]["images"])
+        if description["fingerprint"] != pictures.fingerprint:
             raise CorpusError(
                 f"{path} was fitted to other images than the {pictures.name} installed here: install the versions that "
-                f"{ZOO_FILE} names, or make the networks anew with --overwrite"
+                f"{ZOO_FILE} names, or make the networks again with --overwrite"
             )
         (group,) = groups
-        assert isinstance(group.architecture, Siren), "sets of INRs have no other"
-
-        def part(number: int) -> InrPart:
-            chosen = torch.nonzero(group.columns["split"] == number).flatten()
-            return InrPart(group.tensors, group.columns["label"], group.columns["image"]).subset(chosen)
-
-        train, val, test = map(part, range(len(SIDES)))
+        siren, columns = group.architecture, group.tensors
+        assert isinstance(siren, Siren), "sets of INRs have no other"
+        networks = InrPart(group.parameters, columns["label"], columns["image"])
+        train, val, test = (
+            networks.subset(torch.nonzero(columns["split"] == number).flatten()) for number in range(len(SIDES))
+        )
         return InrCorpus(
-            pictures.name, group.architecture, pictures.classes, train, val, test, pictures.pixels, found
+            pictures.name, siren, pictures.classes, train, val, test, pictures.pixels, description
         )  # fmt: skip

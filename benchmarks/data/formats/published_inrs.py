@@ -35,7 +35,6 @@ from nfn_monomial.tools.files.tensors import read_torch_file
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, Format, register_format, require_folder
-from .checkpoints import counter
 
 __all__ = ["DwsFashionInrs", "DwsMnistInrs", "NfnSirens"]
 
@@ -58,6 +57,12 @@ Fits = dict[str, list[Fit]]
 """Files by split."""
 
 
+def _counter(total: int, on_progress: Progress) -> Callable[[], object]:
+    """Returns a function to call after each of ``total`` files."""
+    done = itertools.count(1)
+    return lambda: on_progress(next(done), total)
+
+
 def _corpus(
     folder: Path, parts: Fits, read: Callable[[Path], dict[str, Tensor]], classes: int, info: Mapping[str, Any],
     omega_0: float, gain: float, on_progress: Progress, column_first: bool = False,
@@ -77,7 +82,7 @@ def _corpus(
             f"{like}: layers of {'-'.join(map(str, sizes))} neurons, expected linear ones from 2 coordinates to 1 "
             "channel (28 x 28 pixels) or 3 (32 x 32)"
         )
-    size, step = IMAGE_SIZES[sizes[-1]], counter(sum(map(len, parts.values())), on_progress)
+    size, step = IMAGE_SIZES[sizes[-1]], _counter(sum(map(len, parts.values())), on_progress)
     made: dict[str, Any] = {
         name: InrPart(
             _read_stacked([fit.path for fit in parts[name]], read, like, step),
@@ -103,7 +108,7 @@ def _read_stacked(
         step: called after each file.
 
     Raises:
-        CorpusError: what ``read`` raises, and naming the file, the tensor and both shapes, if one differs.
+        CorpusError: as ``read``; and if a shape differs, naming the file, the tensor and both shapes.
     """
     shapes = {name: tuple(t.shape) for name, t in read(like).items()}
     out = {name: torch.empty(len(paths), *shape) for name, shape in shapes.items()}
@@ -157,12 +162,12 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
         CorpusError: naming the file, if it is damaged or holds no dict.
     """
     try:
-        found = read_torch_file(path)
+        state = read_torch_file(path)
     except FileError as error:
         raise CorpusError(str(error)) from error
-    if not isinstance(found, Mapping):
-        raise CorpusError(f"{path} holds a {type(found).__name__}, expected a state dict")
-    return found
+    if not isinstance(state, Mapping):
+        raise CorpusError(f"{path} holds a {type(state).__name__}, expected a state dict")
+    return state
 
 
 # --- nfn
@@ -199,7 +204,7 @@ class NfnSirens(Format):
         omega_0: float = OMEGA_0,
         on_progress: Progress = silent,
     ) -> InrCorpus:
-        """Load a corpus; images below 45,000 are for training, below 50,000 for validation, the others for testing.
+        """Loads a corpus; images below 45,000 are for training, below 50,000 for validation, the others for testing.
 
         Args:
             path: the folder with the folders of the ten classes.
@@ -219,8 +224,8 @@ class NfnSirens(Format):
         there = {match["prefix"] for match in _nfn_folders(folder) if copy.fullmatch(match["prefix"])}
         copies = sorted(there, key=lambda name: int(name.rpartition("_aug")[2]))
         if not 0 <= augmented <= len(copies):
-            found = ", ".join(copies) or "none"
-            raise CorpusError(f"{folder}: augmented is {augmented}, but the augmented copies found are {found}")
+            names = ", ".join(copies) or "none"
+            raise CorpusError(f"{folder}: augmented is {augmented}, but the augmented copies found are {names}")
         parts["train"] = parts["train"][:limit]
         images = {fit.image for fit in parts["train"]}
         for name in copies[:augmented]:
@@ -237,9 +242,9 @@ def _nfn_fits(folder: Path, prefix: str) -> list[Fit]:
     """All files of a prefix, by number of the image."""
     labels = {int(match["label"]): folder / match.string for match in _nfn_folders(folder) if match["prefix"] == prefix}
     if missing := [f"{prefix}_{label}s" for label in range(CLASSES) if label not in labels]:
-        found = ", ".join(sorted({m["prefix"] for m in _nfn_folders(folder)})) or "none"
+        prefixes = ", ".join(sorted({m["prefix"] for m in _nfn_folders(folder)})) or "none"
         raise CorpusError(
-            f"{folder}: label folders missing: {', '.join(missing)} (prefixes found: {found}); the download is "
+            f"{folder}: label folders missing: {', '.join(missing)} (prefixes found: {prefixes}); the download is "
             "incomplete, or has another prefix"
         )
     fits: dict[int, Fit] = {}
@@ -284,12 +289,12 @@ class DwsMnistInrs(Format):
         omega_0: float = OMEGA_0,
         on_progress: Progress = silent,
     ) -> InrCorpus:
-        """Load the corpus, split as ``mnist_splits.json`` says.
+        """Loads the corpus, split as ``mnist_splits.json`` says.
 
         Args:
             path: ``mnist-inrs`` or the folder that holds it.
-            splits: the file of splits, by default the one in or next to ``mnist-inrs``. Of its paths what counts is
-                the part from ``mnist_png_`` on.
+            splits: the file of splits, by default the one in or next to ``mnist-inrs``. Of its paths, only
+                the part from ``mnist_png_`` on counts.
             limit: see the module, as for all that follow.
         """
         folder = require_folder(path)
@@ -314,11 +319,11 @@ def _classes(parts: Fits) -> int:
 def _dws_splits(file: Path, base: Path) -> Fits:
     expected = 'expected {"train" | "val" | "test": {"path": [...], "label": ["5", ...]}}'
     with damaged(file, expected, CorpusError):
-        found = read_json(file)
+        splits = read_json(file)
         listed = {
             part: [
                 (_text(path), whole(label, "a label", most=MOST_CLASSES - 1))
-                for path, label in zip(found[part]["path"], found[part]["label"], strict=True)
+                for path, label in zip(splits[part]["path"], splits[part]["label"], strict=True)
             ]
             for part in SIDES
         }
@@ -373,7 +378,7 @@ class DwsFashionInrs(Format):
         omega_0: float = OMEGA_0,
         on_progress: Progress = silent,
     ) -> InrCorpus:
-        """Load the corpus; its labels are in the files, so each is read once here, whatever its size.
+        """Loads the corpus; its labels are in the files, so each is read once here, whatever its size.
 
         Args:
             path: ``fmnist_inrs`` or the folder that holds it.
@@ -392,7 +397,7 @@ class DwsFashionInrs(Format):
             for part in SIDES
         }
         parts["train"] = parts["train"][:limit]
-        step = counter(sum(map(len, parts.values())), on_progress)
+        step = _counter(sum(map(len, parts.values())), on_progress)
         parts = {part: [fit._replace(label=_label(fit.path, step)) for fit in fits] for part, fits in parts.items()}
         read, info = partial(_DWS_READ, ignore=("label",)), {"format": "dws-fashion"}
         return _corpus(folder, parts, read, _classes(parts), info, omega_0, 1.0, on_progress, True)

@@ -15,7 +15,7 @@ from nfn_monomial.tools.files.strangers import damaged
 
 from .base import CorpusError
 
-__all__ = ["Line", "Number", "columns_of", "number_in", "read_table", "require_points", "text_of"]
+__all__ = ["Line", "columns_of", "number_in", "read_table", "require_points", "text_of"]
 
 OBJECTS, LINES = (".json",), (".jsonl", ".ndjson")
 LARGEST = 1e100  # of numbers; a training that left a larger one diverged
@@ -23,17 +23,10 @@ NOTHING = ("", "-", "nan", "none", "null", "na", "n/a", "inf", "+inf", "-inf", "
 
 
 class Line(NamedTuple):
-    """A line of a table: where it stands, and column -> cell, a text or what JSON has."""
+    """A line of a table: its place, and column -> cell, a text or a value of JSON."""
 
     place: str
     cells: dict[str, Any]
-
-
-class Number(NamedTuple):
-    """What a cell says: nothing that can be counted on is None."""
-
-    value: float | None
-    unit: str = ""
 
 
 def read_table(path: Path, form: str) -> list[Line]:
@@ -41,7 +34,7 @@ def read_table(path: Path, form: str) -> list[Line]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorpusError: naming the file and the line, if it is no table; ``form`` says what is expected.
+        CorpusError: naming the file and the line, if it is no table; ``form`` describes the table.
     """
     with damaged(path, f"expected {form}", CorpusError):
         if path.suffix in OBJECTS:
@@ -49,54 +42,54 @@ def read_table(path: Path, form: str) -> list[Line]:
         if path.suffix in LINES:
             texts = read_bytes(path).decode("utf-8-sig").splitlines()
             return _objects([parse_json(text) for text in texts if text.strip()], path, form, "line")
-        return _rows(path)
+        delimiter = max(",;\t", key=lambda mark: len(next(read_rows(path, mark), (0, []))[1]))
+        rows = read_rows(path, delimiter)
+        header = [name.strip() for name in next(rows, (0, []))[1]]
+        if twice := {name for name in header if name and header.count(name) > 1}:
+            raise CorpusError(f"{path} has several columns {listed(sorted(twice))}: rename one")
+        lines = []
+        for place, row in rows:
+            if row and len(row) != len(header):
+                raise CorpusError(
+                    f"{path}, line {place} has {len(row)} cells, expected {len(header)}: {listed(header)}"
+                )
+            if row:
+                lines.append(Line(f"line {place}", dict(zip(header, row, strict=True))))
+        return lines
 
 
-def _objects(found: Any, path: Path, form: str, what: str) -> list[Line]:
-    if not isinstance(found, list) or not all(isinstance(line, dict) for line in found):
-        raise CorpusError(f"{path} holds {shown(found)}, expected a list of objects with {form}")
-    return [Line(f"{what} {number}", line) for number, line in enumerate(found)]
-
-
-def _rows(path: Path) -> list[Line]:
-    delimiter = max(",;\t", key=lambda mark: len(next(read_rows(path, mark), (0, []))[1]))
-    rows = read_rows(path, delimiter)
-    header = [name.strip() for name in next(rows, (0, []))[1]]
-    if twice := {name for name in header if name and header.count(name) > 1}:
-        raise CorpusError(f"{path} has several columns {listed(sorted(twice))}: rename one")
-    lines = []
-    for place, row in rows:
-        if row and len(row) != len(header):
-            raise CorpusError(f"{path}, line {place} has {len(row)} cells, expected {len(header)}: {listed(header)}")
-        if row:
-            lines.append(Line(f"line {place}", dict(zip(header, row, strict=True))))
-    return lines
+def _objects(entries: Any, path: Path, form: str, what: str) -> list[Line]:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise CorpusError(f"{path} holds {shown(entries)}, expected a list of objects with {form}")
+    return [Line(f"{what} {number}", entry) for number, entry in enumerate(entries)]
 
 
 def text_of(cell: Any) -> str:
-    """A cell as text, without blanks around it; nothing for what JSON calls null."""
+    """Returns a cell as text, without blanks around it; empty for null."""
     return "" if cell is None else str(cell).strip()
 
 
-def number_in(cell: Any) -> Number:
-    """The number in a cell: ``0.931``, ``1e-3``, ``93.1%``, ``0,931``; none where it is empty, NaN or beyond 1e100.
+def number_in(cell: Any) -> tuple[float | None, str]:
+    """Returns the number in a cell, as ``0.931``, ``1e-3``, ``93.1%``, ``0,931``, and its unit: a percent sign or none.
+
+    The number is None if the cell is empty, NaN or beyond 1e100.
 
     Raises:
         ValueError: if it says something else.
     """
     text = text_of(cell)
     if text.lower() in NOTHING:
-        return Number(None)
+        return None, ""
     if isinstance(cell, bool):
         raise ValueError
     unit = "%" if text.endswith("%") else ""
     digits = text.removesuffix("%").strip()
     value = float(digits.replace(",", ".") if re.fullmatch(r"[+-]?\d+,\d+", digits) else digits)
-    return Number(value if abs(value) < LARGEST else None, unit)
+    return (value if abs(value) < LARGEST else None), unit
 
 
 def require_points(column: str, texts: Iterable[str], table: Path) -> None:
-    """Raise a CorpusError for ``1,000`` beside ``970``, where a comma would be read as a point."""
+    """Raises a CorpusError for ``1,000`` beside ``970``, where a comma would be read as a point."""
     digits = [text.removesuffix("%").strip() for text in texts]
     commas = [text for text in digits if "," in text]
     others = [text for text in digits if "," not in text and re.match(r"[+-]?\d", text)]

@@ -1,4 +1,4 @@
-"""Who is trained on, who decides between models, and who is only tested on: by a column, or drawn."""
+"""The sides of networks, train, val and test: by a column, or drawn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRAWS = 200  # until all sides have different targets
 
 
 def together(shared: Sequence[Iterable[Hashable]]) -> list[int]:
-    """The number of each one's group: in one are those that share anything, also by others in between."""
+    """Returns the number of each one's group: those that share anything, directly or through others, are in one."""
     group = list(range(len(shared)))
     owner: dict[Hashable, int] = {}
 
@@ -33,8 +33,8 @@ def together(shared: Sequence[Iterable[Hashable]]) -> list[int]:
             i = group[i]
         return i
 
-    for i, own in enumerate(shared):
-        for one in own:
+    for i, keys in enumerate(shared):
+        for one in keys:
             group[root(i)] = root(owner.setdefault(one, i))
     return [root(i) for i in range(len(shared))]
 
@@ -42,7 +42,7 @@ def together(shared: Sequence[Iterable[Hashable]]) -> list[int]:
 def sides_drawn(
     groups: Sequence[int], targets: Sequence[Any], seed: int, shares: Mapping[str, float] = SHARES
 ) -> list[str]:
-    """Whole groups at random, so that each side has about its share and different targets, and train all classes.
+    """Draws whole groups, so that each side has about its share and different targets, and train all classes.
 
     Raises:
         CorpusError: if that cannot be.
@@ -57,10 +57,10 @@ def sides_drawn(
         for side, share in shares.items():
             missing = max(FEWEST, round(share * len(groups)))
             while missing > 0 and order:
-                found = order.pop()
-                for i in found:
+                drawn = order.pop()
+                for i in drawn:
                     sides[i] = side
-                missing -= len(found)
+                missing -= len(drawn)
         wrong = _wrong(sides, targets, ("train", *shares))
         if not wrong:
             return sides
@@ -73,10 +73,10 @@ def sides_drawn(
 def sides_by(
     column: str, lines: Sequence[Line], groups: Sequence[int], targets: Sequence[Any], seed: int
 ) -> tuple[list[str], str]:
-    """Sides as a column says, validation drawn if it has none; in words, how.
+    """Returns sides as a column says, with validation drawn if it has none; and in words, how they were chosen.
 
     Raises:
-        CorpusError: naming what it says else, or what cannot be learnt or judged by it.
+        CorpusError: naming a cell that is no side, or the condition that the sides break.
     """
     texts = [text_of(line.cells.get(column)).lower() for line in lines]
     sides = [CALLED.get(text, text) for text in texts]
@@ -86,7 +86,7 @@ def sides_by(
     said = f"by the column {column}"
     if "val" not in sides:
         inner = [i for i, side in enumerate(sides) if side == "train"]
-        some = [[own[i] for i in inner] for own in (groups, targets)]
+        some = [[values[i] for i in inner] for values in (groups, targets)]
         for i, side in zip(inner, sides_drawn(some[0], some[1], seed, {"val": SHARES["val"]}), strict=True):
             sides[i] = side
         said += f", val drawn from train with seed {seed}"
@@ -96,9 +96,9 @@ def sides_by(
 
 
 def _wrong(sides: Sequence[str], targets: Sequence[Any], needed: Iterable[str]) -> str:
-    """What sides have to be, if they are not: all of them there, with different targets, no class but in train."""
-    own = {side: {t for t, s in zip(targets, sides, strict=True) if s == side} for side in needed}
-    if few := [side for side, found in own.items() if len(found) < 2]:
+    """Returns the condition that sides break: all are there, with different targets, and train has all classes."""
+    values = {side: {t for t, s in zip(targets, sides, strict=True) if s == side} for side in needed}
+    if few := [side for side, different in values.items() if len(different) < 2]:
         return f"there are two different values in {' and in '.join(few)}"
-    new = set(targets) - own["train"]
+    new = set(targets) - values["train"]
     return f"train has networks of class {listed(sorted(new))}" if new and isinstance(targets[0], str) else ""

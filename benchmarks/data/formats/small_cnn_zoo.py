@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,66 +23,113 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
-from nfn_monomial.benchmarks.reading import whole
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, halves, row_order
+from nfn_monomial.benchmarks.reading import map_array, number, read_rows, whole
+from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files.documents import read_bytes
 from nfn_monomial.tools.files.strangers import damaged
 from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
 from nfn_monomial.tools.predictors.models import NetworkInfo
 
-from .base import CorpusError, Format, register_format
+from .base import CorpusError, Format, register_format, require_folder
 from .layout import Layout, cnn_geometry, layers_of, parse_layout, unflatten
-from .zoo_files import (
-    FILES,
-    Bools,
-    Floats,
-    Ints,
-    Metrics,
-    check_folder,
-    halves,
-    map_weights,
-    read_metrics,
-    row_order,
-    some,
-)
 
 __all__ = ["SmallCnnZoo", "SplitOrder", "network_info"]
 
 SIZE = 32  # pixels a side of the images of the published zoos
 SplitOrder = Literal["activation-then-split", "split-then-activation"]
+FILES = ("weights.npy", "layout.csv", "metrics.csv.gz")
+READ = ("config.activation", "modeldir", "step", "test_accuracy")  # of the columns of the metrics
+INCOMPLETE = "the folder is incomplete: download it again"
+
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The columns of ``metrics.csv.gz`` that decide which rows are loaded; each of length ``rows``."""
+
+    activation: np.ndarray[tuple[int, ...], np.dtype[np.str_]]
+    network: Ints
+    step: Ints
+    accuracy: Floats
 
 
 def network_info(layout: Layout, activation: str) -> NetworkInfo:
-    """What is known of the networks: convolutions, global pooling, dense layers; the activation's symmetry.
+    """Describes the networks for models: convolutions, global pooling, dense layers; the activation's symmetry.
 
     Templates are built for 2-d convolutions of stride 2 with square kernels, all layers with a bias, and known
     activations, without padding.
     """
-    geometry = cnn_geometry(layout)
-    count = len(geometry.kernel_sizes)
+    channels, kernel_sizes, head = cnn_geometry(layout)
     bias = [layer.bias is not None for layer in layers_of(layout)]
-    space = WeightSpace.cnn(geometry.channels, geometry.kernel_sizes, activation, head=geometry.head, bias=bias)
-    square = all(len(k) == 2 and k[0] == k[1] for k in geometry.kernel_sizes)
-    if not (square and all(bias) and geometry.head and activation in MODULES):
+    space = WeightSpace.cnn(channels, kernel_sizes, activation, head=head, bias=bias)
+    square = all(len(k) == 2 and k[0] == k[1] for k in kernel_sizes)
+    if not (square and all(bias) and head and activation in MODULES):
         return NetworkInfo(space, activation)
     architecture = PlainCNN(
-        geometry.channels,
-        kernel_sizes=tuple(k[0] for k in geometry.kernel_sizes),
-        strides=(2,) * count,
-        paddings=(0,) * count,
-        head=geometry.head,
+        channels,
+        kernel_sizes=tuple(k[0] for k in kernel_sizes),
+        strides=(2,) * len(kernel_sizes),
+        paddings=(0,) * len(kernel_sizes),
+        head=head,
         activations=(activation,) * (len(bias) - 1),  # type: ignore[arg-type]  # it is one of MODULES
     )
-    return NetworkInfo(space, activation, architecture.module, (geometry.channels[0], SIZE, SIZE))
+    return NetworkInfo(space, activation, architecture.module, (channels[0], SIZE, SIZE))
 
 
-def _is_final(metrics: Metrics, final_step: int | None) -> Bools:
-    if final_step is not None:
-        return np.asarray(metrics.step == final_step)
-    last = np.full(int(metrics.network.max(initial=-1)) + 1, -1, dtype=np.int64)
-    np.maximum.at(last, metrics.network, metrics.step)
-    return np.asarray(metrics.step == last[metrics.network])
+def _read_metrics(path: Path, rows: int) -> Metrics:
+    """Reads the metrics, of which there are as many lines as ``rows``.
+
+    Raises:
+        CorpusError: naming the file and the line, if it is damaged, states no accuracy or step, has two lines for one
+            step of a network, or is of another zoo.
+    """
+    activation: list[str] = []
+    network: list[int] = []
+    step: list[int] = []
+    accuracy: list[float] = []
+    numbers: dict[str, int] = {}
+    seen: set[tuple[int, int]] = set()
+    with damaged(path, INCOMPLETE, CorpusError):
+        lines = read_rows(path)
+        _, header = next(lines, (0, []))
+        if missing := [name for name in READ if name not in header]:
+            raise InvalidValueError(f"columns {', '.join(missing)} missing")
+        at, lines_there = [header.index(name) for name in READ], ""
+        for place, line in lines:
+            if len(line) != len(header):
+                raise InvalidValueError(f"line {place}: {len(line)} fields, expected {len(header)}")
+            if len(step) == rows:
+                lines_there = f"more than {rows}"
+                break
+            act, model, step_text, accuracy_text = (line[i] for i in at)
+            activation.append(act)
+            network.append(numbers.setdefault(model, len(numbers)))
+            step.append(whole(step_text, f"line {place}: step"))
+            accuracy.append(number(accuracy_text, f"line {place}: test_accuracy"))
+            if not 0 <= accuracy[-1] <= 1:
+                raise InvalidValueError(
+                    f"line {place}: test_accuracy is {shown(accuracy_text)}, expected a share in [0, 1]"
+                )
+            if (network[-1], step[-1]) in seen:
+                raise InvalidValueError(f"line {place}: a second line for step {step[-1]} of {shown(model)}")
+            seen.add((network[-1], step[-1]))
+        if len(step) < rows:
+            lines_there = str(len(step))
+        if lines_there:
+            raise CorpusError(
+                f"{path.parent}: weights.npy has {rows} rows but metrics.csv.gz has {lines_there}; they are of "
+                f"different zoos: {INCOMPLETE}"
+            )
+    return Metrics(
+        np.array(activation, dtype=np.str_),
+        np.array(network, dtype=np.int64),
+        np.array(step, dtype=np.int64),
+        np.array(accuracy, dtype=np.float32),
+    )
 
 
 def _order(
@@ -125,8 +173,10 @@ def _networks(weights: Floats, rows: Ints, layout: Layout, path: Path) -> dict[s
     values[by_place] = weights[rows[by_place]]
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
+        bad = sorted(rows[~finite].tolist())
+        shown_rows = f"row{'s' * (len(bad) > 1)} {', '.join(map(str, bad[:5]))}{', ...' * (len(bad) > 5)}"
         raise CorpusError(
-            f"{path}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
+            f"{path}: NaN or infinite weights in {shown_rows} "
             f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows"
         )
     return unflatten(torch.from_numpy(values), layout)
@@ -154,7 +204,7 @@ class SmallCnnZoo(Format):
         final_step: int | None = None,
         limit: int | None = None,
     ) -> dict[str, Corpus]:
-        """Load the final checkpoints, as a corpus for each activation.
+        """Loads the final checkpoints, as a corpus for each activation.
 
         All rows are put in the order of the split file. Of these the final checkpoints are kept. The first half is for
         training and validation (shuffled by ``random.Random(0)``, 80/20), the second half is the test set.
@@ -179,12 +229,18 @@ class SmallCnnZoo(Format):
             raise InvalidValueError(
                 f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}"
             )
-        folder = check_folder(path)
-        weights = map_weights(folder / "weights.npy")
+        folder = require_folder(path)
+        if missing := [name for name in FILES if not (folder / name).is_file()]:
+            raise CorpusError(f"{folder}: {', '.join(missing)} missing (a zoo has {', '.join(FILES)}); {INCOMPLETE}")
+        # The header is checked against the size of the file, so that the error of a cut file says so.
+        with damaged(folder / "weights.npy", INCOMPLETE, CorpusError):
+            weights: Floats = map_array(folder / "weights.npy", np.float32, 2)
         layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
-        metrics = read_metrics(folder / "metrics.csv.gz", len(weights))
+        metrics = _read_metrics(folder / "metrics.csv.gz", len(weights))
         order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
-        final = order[_is_final(metrics, final_step)[order]]
+        largest = np.full(int(metrics.network.max(initial=-1)) + 1, -1, dtype=np.int64)
+        np.maximum.at(largest, metrics.network, metrics.step)
+        final = order[(metrics.step == (largest[metrics.network] if final_step is None else final_step))[order]]
         present = sorted(set(metrics.activation.tolist()))
         corpora = {}
         for activation in activations or present:

@@ -11,7 +11,7 @@ import typer
 from commands import leaves
 
 from nfn_monomial.benchmarks.cli import options
-from nfn_monomial.benchmarks.cli.settings import OWN_OPTIONS
+from nfn_monomial.benchmarks.cli.settings import SET_BY_OPTION
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.tools.cli import application
 
@@ -65,11 +65,11 @@ def walk(config: Any, prefix: str = "") -> Iterator[str]:
 
 def test_what_has_an_option_is_set_by_it_alone() -> None:
     for presets in (e.presets for e in EXPERIMENTS.values()):
-        for key in set(walk(presets["small"])) & set(OWN_OPTIONS):
-            with pytest.raises(ValueError, match=f"--set {key}=1: use {OWN_OPTIONS[key]}"):
+        for key in set(walk(presets["small"])) & set(SET_BY_OPTION):
+            with pytest.raises(ValueError, match=f"--set {key}=1: use {SET_BY_OPTION[key]}"):
                 options.configured(presets, assignments=[f"{key}=1"])
     keys = {key for e in EXPERIMENTS.values() for key in walk(e.presets["small"])}
-    assert set(OWN_OPTIONS) <= keys, "each is a key of some experiment"
+    assert set(SET_BY_OPTION) <= keys, "each is a key of some experiment"
 
 
 def test_configured() -> None:

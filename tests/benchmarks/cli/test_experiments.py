@@ -59,9 +59,9 @@ def test_a_command_asks_its_study_and_writes_the_report(
     stated = read(tmp_path, "config")
     assert (stated["config"]["training"]["epochs"], stated["config"]["seeds"]) == (1, [3])
     assert stated["data"]["path"] == str(data)
-    ((found, config),) = asked
+    ((corpora, config),) = asked
     assert (config.training.epochs, config.seeds) == (1, (3,))
-    assert len(found.train) == 80 if data == inrs else "relu" in found
+    assert len(corpora.train) == 80 if data == inrs else "relu" in corpora
 
 
 def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path, asked: list[tuple[Any, Any]]) -> None:
@@ -83,10 +83,10 @@ def test_tune_takes_several_zoos(zoo: Path, tmp_path: Path, asked: list[tuple[An
     other = shutil.copytree(zoo, tmp_path / "other")
     command = ("tune", "--data", zoo, "--out", tmp_path / "tuned", "--set", "trials=2")
     said(*command, "--data", other)
-    ((found, config),) = asked
+    ((corpora, config),) = asked
     assert config.trials == 2
     names = [f"{folder.name}-{activation}" for folder in (zoo, other) for activation in ("relu", "tanh")]
-    assert [corpus.activation for corpus in found.values()] == list(found) == names
+    assert [corpus.activation for corpus in corpora.values()] == list(corpora) == names
     assert set(read(tmp_path / "tuned", "config")["data"]) == {"path", *names}
     assert "several folders have one name" in said(*command, "--data", zoo, code=2)
 
@@ -104,7 +104,7 @@ def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkey
     assert "Took 0." in text
     assert {row["train_set"] for row in read(tmp_path / "out")["rows"]} == {"original"}
     text = said(*asked, "--augmented")
-    assert "60 networks were there already" in text
+    assert "60 networks were already there" in text
     assert text.count("(kept)") == 2
     assert ("relu", "augmented") in {(r["activation"], r["train_set"]) for r in read(tmp_path / "out")["rows"]}
 

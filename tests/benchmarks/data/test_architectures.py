@@ -33,8 +33,8 @@ def drawn(architecture: Architecture, seed: int) -> dict[str, Tensor]:
 
 
 def run(architecture: Architecture, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-    own = {name: tensors[key] for key, name in architecture.names.items()}
-    return functional_call(architecture.sized().eval(), own, (x,))
+    state = {name: tensors[key] for key, name in architecture.names.items()}
+    return functional_call(architecture.sized().eval(), state, (x,))
 
 
 KINDS = ("residual", "normalised", "transformer")

@@ -20,7 +20,7 @@ from torch import nn
 
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, read_own
+from nfn_monomial.benchmarks.data.formats.labelled import Request, read_labelled
 from nfn_monomial.benchmarks.data.networks import accuracies, fingerprint
 from nfn_monomial.tools.definitions.define import read_definition
 
@@ -65,8 +65,10 @@ def test_both_tables_and_both_kinds_of_files_say_the_same(tmp_path: Path, net: s
     made = [network() for _ in splits]
     folder = written(tmp_path / "runs", made, splits)
     (corpus,) = load_generalization(folder, net=net).values()
-    found = [[round(100 * a) for p in own for a in p.networks.accuracy.tolist()] for own in (corpus.train, corpus.test)]
-    assert found == [[0, 3, 6, 9], [2, 4, 8, 10]]
+    percents = [
+        [round(100 * a) for p in parts for a in p.networks.accuracy.tolist()] for parts in (corpus.train, corpus.test)
+    ]
+    assert percents == [[0, 3, 6, 9], [2, 4, 8, 10]]
     check_functions(corpus, made, torch.randn(3, 2))
     before = fingerprint(corpus)
     lines = json.loads((folder / "targets.json").read_text())
@@ -95,37 +97,46 @@ def test_both_uses_read_the_same(tmp_path: Path, net: str) -> None:
     """The format, and what `train` learns from, of one table; a file that cannot be used is an error, or counted."""
     folder = written(tmp_path / "runs", [network() for _ in range(20)])
     (corpus,) = load_generalization(folder, net=net, seed=1).values()
-    asked = Asked(folder, folder / "targets.json", "accuracy", seed=1)
-    own = read_own(asked, lambda arguments: read_definition(net))
-    pairs = ((corpus.train, own.corpus.train), (corpus.val, own.corpus.val), (corpus.test, own.corpus.test))
+    request = Request(folder, folder / "targets.json", "accuracy", seed=1)
+    labelled = read_labelled(request, lambda arguments: read_definition(net))
+    pairs = (
+        (corpus.train, labelled.corpus.train),
+        (corpus.val, labelled.corpus.val),
+        (corpus.test, labelled.corpus.test),
+    )
     for parts, others in pairs:
         assert accuracies(parts).tolist() == pytest.approx(accuracies(others).tolist())
     torch.save(network(4).state_dict(), folder / "2.pt")
     with pytest.raises(CorpusError, match=r"targets\.json: 1 files cannot be used, as .*2\.pt"):
         load_generalization(folder, net=net)
-    assert "1 files cannot be used, as " in "\n".join(read_own(asked, lambda arguments: read_definition(net)).notes)
+    assert "1 files cannot be used, as " in "\n".join(
+        read_labelled(request, lambda arguments: read_definition(net)).notes
+    )
 
 
 def test_arguments_make_a_mixed_set(tmp_path: Path, net: str) -> None:
     arguments = [{}, {"width": 5}, {"activation": "Tanh", "width": 4}] * 4
-    made = [network(**own) for own in arguments]
-    lines = [{"arguments": own, "split": ("train", "val", "test", "train")[n // 3]} for n, own in enumerate(arguments)]
+    made = [network(**keywords) for keywords in arguments]
+    lines = [
+        {"arguments": keywords, "split": ("train", "val", "test", "train")[n // 3]}
+        for n, keywords in enumerate(arguments)
+    ]
     folder = written(tmp_path / "runs", made, lines)
     corpus = load_generalization(folder, net=net)["mixed"]
     assert corpus.mixed
-    assert [len(own) for own in (corpus.train, corpus.val, corpus.test)] == [3, 3, 3]
+    assert [len(parts) for parts in (corpus.train, corpus.val, corpus.test)] == [3, 3, 3]
     check_functions(corpus, made, torch.randn(3, 2))
-    asked = Asked(folder, folder / "targets.json", "accuracy", split="split", arguments="arguments")
-    own = read_own(asked, lambda arguments: read_definition(net, arguments=arguments))
-    for side, parts in (("train", own.corpus.train), ("test", own.corpus.test)):
+    request = Request(folder, folder / "targets.json", "accuracy", split="split", arguments="arguments")
+    labelled = read_labelled(request, lambda arguments: read_definition(net, arguments=arguments))
+    for side, parts in (("train", labelled.corpus.train), ("test", labelled.corpus.test)):
         numbers = [round(100 * a) for a in accuracies(parts).tolist()]
-        assert [path.parent.name if n % 2 else path.stem for n, path in zip(numbers, own.paths[side], strict=True)] == [
-            str(n) for n in numbers
-        ]
+        assert [
+            path.parent.name if n % 2 else path.stem for n, path in zip(numbers, labelled.paths[side], strict=True)
+        ] == [str(n) for n in numbers]
 
 
 def lines(**changed: Any) -> list[dict[str, Any]]:
-    """Of 12 networks, with other cells."""
+    """Returns a table of 12 networks, with other cells."""
     return [{"checkpoint": f"{n}.pt" if n % 2 == 0 else f"runs/{n}/model.safetensors", "accuracy": n / 100}
             | {name: cells[n] for name, cells in changed.items()} for n in range(12)]  # fmt: skip
 
@@ -176,9 +187,9 @@ def on_page(tmp_path: Path, heading: str, name: str) -> tuple[dict[str, Any], st
     code = PAGE.split(f"\n### {heading}")[1].split("```python\n")[1].split("```")[0]
     path = tmp_path / f"{name}.py"
     path.write_text(code, encoding="utf-8")
-    found: dict[str, Any] = {"__name__": name}
-    exec(compile(code, str(path), "exec", dont_inherit=True), found)
-    return found, str(path)
+    namespace: dict[str, Any] = {"__name__": name}
+    exec(compile(code, str(path), "exec", dont_inherit=True), namespace)
+    return namespace, str(path)
 
 
 def test_the_wild_park(tmp_path: Path) -> None:
@@ -194,12 +205,12 @@ def test_the_wild_park(tmp_path: Path) -> None:
             path.rename(path.with_name(f"checkpoint_{path.name}"))
     for path in (tmp_path / "park").rglob("checkpoint.pt"):
         save_as_omegaconf(torch.load(path, weights_only=True), path)
-    found, module = on_page(tmp_path, "CNN Wild Park", "wild")
-    found["write_wild_park_table"](tmp_path / "park")
+    namespace, module = on_page(tmp_path, "CNN Wild Park", "wild")
+    namespace["write_wild_park_table"](tmp_path / "park")
     corpus = load_generalization(tmp_path / "park", net=f"{module}:WildCnn", key="model")["mixed"]
     assert corpus.source["architectures"] == 2
     check_functions(corpus, list(made.values()), torch.randn(2, 3, 9, 9), times=1000)
-    trials = [{round(1000 * a) // 2 for p in own for a in p.networks.accuracy.tolist()} for own in
+    trials = [{round(1000 * a) // 2 for p in parts for a in p.networks.accuracy.tolist()} for parts in
               (corpus.train, corpus.val, corpus.test)]  # fmt: skip
     assert sum(map(len, trials)) == len(set.union(*trials)) == 8
 
@@ -209,8 +220,8 @@ def test_model_zoos(tmp_path: Path) -> None:
     made = write_model_zoo(tmp_path / "zoo", 12, config=config, dropout=True)
     with (tmp_path / "zoo" / "NN_tune_trainable_00002_2_seed=2" / "result.json").open("a") as file:
         file.write('{"training_iteration": 11, "test_')
-    found, module = on_page(tmp_path, "ModelZoos", "zoo")
-    found["write_model_zoo_table"](tmp_path / "zoo")
+    namespace, module = on_page(tmp_path, "ModelZoos", "zoo")
+    namespace["write_model_zoo_table"](tmp_path / "zoo")
     (corpus,) = load_generalization(tmp_path / "zoo", net=f"{module}:network").values()
     last = [one for path, one in made.items() if path.parent.name == "checkpoint_000010"]
     check_functions(corpus, last, torch.randn(2, 1, 28, 28))
@@ -218,7 +229,7 @@ def test_model_zoos(tmp_path: Path) -> None:
 
 def test_hub(tmp_path: Path) -> None:
     made = write_hub(tmp_path / "hub", [f"models--me--{n}/snapshots/abc" for n in range(12)])
-    found, _ = on_page(tmp_path, "Snapshots", "hub")
-    found["write_hub_table"](tmp_path / "hub")
+    namespace, _ = on_page(tmp_path, "Snapshots", "hub")
+    namespace["write_hub_table"](tmp_path / "hub")
     (corpus,) = load_generalization(tmp_path / "hub", net="published_writers:HubNet", input_shape=(1, 6, 6)).values()
     check_functions(corpus, list(made.values()), torch.randn(4, 1, 6, 6))

@@ -106,7 +106,7 @@ def poisoned(program: Path, marker: Path) -> None:
 def test_programs_run_code_so_none_is_read_that_the_user_does_not_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `torch.export.load` does with a program is why; should it run no code one day, this test says so."""
+    """The reason is `torch.export.load`; if it runs no code one day, this test fails."""
     marker, folder = tmp_path / "marker", tmp_path / "hub"
     write_snapshots(folder, lambda: nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
     chain = "nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.randn(4, 2)"

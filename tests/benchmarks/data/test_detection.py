@@ -68,9 +68,9 @@ def test_every_format_is_found_and_read_for_its_kind(tmp_path: Path, name: str) 
     WRITERS[name](tmp_path)
     assert detect(tmp_path) == name
     if FORMATS[name].kind == "inr":
-        found = load_inr(str(tmp_path))
-        assert isinstance(found, InrCorpus)
-        assert all(len(part) for part in (found.train, found.val, found.test))
+        corpus = load_inr(str(tmp_path))
+        assert isinstance(corpus, InrCorpus)
+        assert all(len(part) for part in (corpus.train, corpus.val, corpus.test))
         with pytest.raises(CorpusError, match=rf"{name}: images \(INRs\), .* nfn-monomial classify-inr and edit-inr"):
             load_generalization(tmp_path)
     else:
@@ -117,8 +117,8 @@ def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep_duplicate is 'maybe', but should be a valid boolean"):
         load_generalization(zoo, ["keep_duplicate=maybe"])
     write_nfn(tmp_path / "nfn", (0, 1, 45_000, 50_000))
-    found = load_inr(tmp_path / "nfn", ["omega_0=20", "limit=1"], on_progress=lambda *at: done.append(at))
-    assert (found.siren.omega_0, len(found.train), done[-1]) == (20.0, 1, (3, 3))
+    corpus = load_inr(tmp_path / "nfn", ["omega_0=20", "limit=1"], on_progress=lambda *at: done.append(at))
+    assert (corpus.siren.omega_0, len(corpus.train), done[-1]) == (20.0, 1, (3, 3))
     assert load_inr(tmp_path / "nfn").siren.omega_0 == 30.0
     with pytest.raises(ValueError, match="limit is 'many', but should be a valid integer"):
         load_generalization(zoo, ["limit=many"])

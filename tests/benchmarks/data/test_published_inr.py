@@ -77,8 +77,8 @@ def test_augmented_fits_are_read_when_asked_for_and_only_then(nfn: Path) -> None
     corpus = load_inr(nfn, augmented=1)
     assert corpus.train.image.tolist() == [*NUMBERS[:4], *NUMBERS[:4]]
     assert (len(corpus.val), len(corpus.test)) == (2, 2), "validation and test networks are never augmented"
-    own = [copies[2][nfn / f"randinit_smaller_aug2_{n % 10}s" / f"net{n}.pth"] for n in NUMBERS[:4]]
-    torch.testing.assert_close(images(corpus, corpus.train)[4:], expected(own, 28), atol=1e-4, rtol=0)
+    copied = [copies[2][nfn / f"randinit_smaller_aug2_{n % 10}s" / f"net{n}.pth"] for n in NUMBERS[:4]]
+    torch.testing.assert_close(images(corpus, corpus.train)[4:], expected(copied, 28), atol=1e-4, rtol=0)
     assert load_inr(nfn, augmented=2, limit=2).train.image.tolist() == [0, 3] * 3
     with pytest.raises(CorpusError, match=r"augmented is 3, .* randinit_smaller_aug2, randinit_smaller_aug10"):
         load_inr(nfn, augmented=3)
@@ -129,10 +129,10 @@ def test_dws_mnist_follows_the_split_file(tmp_path: Path, inside: bool) -> None:
     assert corpus.siren == Siren((2, 8, 8, 1), 30.0, (1, 28, 28), gain=1.0, offset=0.5, column_first=True)
     assert corpus.classes == 6
     networks = iter(made.values())
-    for part, found in (("train", corpus.train), ("val", corpus.val), ("test", corpus.test)):
-        assert found.labels.tolist() == [label for _, label, _ in IMAGES[part]]
-        own = expected([next(networks) for _ in IMAGES[part]], 28)
-        torch.testing.assert_close(images(corpus, found), own, atol=1e-4, rtol=0)
+    for part, networks_of_part in (("train", corpus.train), ("val", corpus.val), ("test", corpus.test)):
+        assert networks_of_part.labels.tolist() == [label for _, label, _ in IMAGES[part]]
+        shown = expected([next(networks) for _ in IMAGES[part]], 28)
+        torch.testing.assert_close(images(corpus, networks_of_part), shown, atol=1e-4, rtol=0)
     every = torch.cat([corpus.train.image, corpus.val.image, corpus.test.image]).tolist()
     assert len(set(every)) == len(every), "image 12 of class 5 is two images, for training and for testing"
     assert load_inr(tmp_path, limit=2).train.labels.tolist() == [5, 0]
@@ -140,14 +140,14 @@ def test_dws_mnist_follows_the_split_file(tmp_path: Path, inside: bool) -> None:
 
 def splits(folder: Path, change: Callable[[dict], object]) -> None:
     file = folder / "mnist_splits.json"
-    found = json.loads(file.read_text(encoding="utf-8"))
-    change(found)
-    file.write_text(json.dumps(found), encoding="utf-8")
+    splits = json.loads(file.read_text(encoding="utf-8"))
+    change(splits)
+    file.write_text(json.dumps(splits), encoding="utf-8")
 
 
-def repeat(found: dict) -> None:
+def repeat(splits: dict) -> None:
     for what in ("path", "label"):
-        found["test"][what].append(found["train"][what][0])
+        splits["test"][what].append(splits["train"][what][0])
 
 
 SPLIT_DAMAGES: list[tuple[Callable[[dict], object], str]] = [
@@ -171,8 +171,8 @@ def test_dws_fashion_takes_labels_from_the_files(tmp_path: Path) -> None:
     corpus = load_inr(tmp_path)
     assert corpus.train.labels.tolist() == [*range(10), 3, 1], "model_10 follows model_9, not model_1"
     assert (corpus.val.labels.tolist(), corpus.test.labels.tolist()) == ([9], [4, 4])
-    own = expected([made[tmp_path / "fmnist_inrs/test" / f"model_{i}.pth"] for i in range(2)], 28)
-    torch.testing.assert_close(images(corpus, corpus.test), own, atol=1e-4, rtol=0)
+    shown = expected([made[tmp_path / "fmnist_inrs/test" / f"model_{i}.pth"] for i in range(2)], 28)
+    torch.testing.assert_close(images(corpus, corpus.test), shown, atol=1e-4, rtol=0)
     assert load_inr(tmp_path / "fmnist_inrs", limit=2).train.labels.tolist() == [0, 1]
 
 

@@ -68,8 +68,8 @@ def test_loaded_networks_compute_what_the_published_ones_do(folder: Path) -> Non
     image = np.random.default_rng(1).normal(size=(16, 18, 1))[:, :16]
     tensors = {name: value.double() for name, value in zoo.test[0].networks.tensors.items()}
     for number, row in enumerate(rows_of(zoo.test)):
-        found = torch_logits(tensors, number, torch.from_numpy(image).permute(2, 0, 1)[None])
-        np.testing.assert_allclose(found[0].numpy(), tensorflow_logits(weights[row], image), rtol=1e-10)
+        logits = torch_logits(tensors, number, torch.from_numpy(image).permute(2, 0, 1)[None])
+        np.testing.assert_allclose(logits[0].numpy(), tensorflow_logits(weights[row], image), rtol=1e-10)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -104,8 +104,8 @@ def test_duplicate_row_is_kept_on_request(folder: Path) -> None:
     every = [row for row in published_order() if row == 0 or (is_final(row) and is_relu(row))]
     zoo, upstream = load_zoo(folder), load_zoo(folder, keep_duplicate=True)
     assert sorted(rows_of(zoo.train) + rows_of(zoo.val) + rows_of(zoo.test)) == sorted(every)
-    found = rows_of(upstream.train), rows_of(upstream.val), rows_of(upstream.test)
-    assert found == expected_split([0, *every])
+    rows = rows_of(upstream.train), rows_of(upstream.val), rows_of(upstream.test)
+    assert rows == expected_split([0, *every])
     assert upstream.source["duplicates_dropped"] == 0
 
 

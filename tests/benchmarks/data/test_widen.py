@@ -56,8 +56,8 @@ def test_the_function_is_preserved(name: str) -> None:
     # The factor makes 5, 6 and 8 of 3, 4 and 5 neurons.
     wide, wider = widen(space, tensors, 1.5, generator)
     module = build(5, 6, 8).double()
-    found = network_outputs(module, wide, x)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    outputs = network_outputs(module, wide, x)
+    torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-10)
     assert wider == WeightSpace.from_module(module, example)
 
     # What makes it so: copies are active alike, and each share belongs to its neuron.

@@ -1,4 +1,4 @@
-"""What zoos are drawn from: the architectures of a mixed zoo, and settings that make no sense."""
+"""Draws of zoos: the architectures of a mixed zoo, and settings that make no sense."""
 
 from collections import Counter
 from dataclasses import replace
@@ -31,10 +31,10 @@ def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image
         module = architecture.module()
         assert module(torch.zeros(2, 1, image_size, image_size)).shape == (2, 10)
         if number < 3:
-            own = WeightSpace.from_module(module, torch.zeros(2, 1, image_size, image_size))
-            hidden = [[node for node in s.nodes.values() if node.permutes] for s in (own, space)]
+            derived = WeightSpace.from_module(module, torch.zeros(2, 1, image_size, image_size))
+            hidden = [[node for node in s.nodes.values() if node.permutes] for s in (derived, space)]
             assert hidden[0] == hidden[1]
-            assert list(own.parameters) == list(architecture.names.values())
+            assert list(derived.parameters) == list(architecture.names.values())
         assert {node.size for node in space.nodes.values()} <= {1, *range(8, 33)}
         assert set(architecture.kernel_sizes) <= {3, 5}
     assert {len(a.kernel_sizes) + len(a.head) for a in drawn} == {2, 3, 4, 5}

@@ -58,5 +58,5 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     corpus = MadeInrs.load(tmp_path)
     assert corpus.siren == Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
     second = CliRunner().invoke(app, command)
-    assert "12 networks, all were there already" in second.output
+    assert "12 networks, all were already there" in second.output
     assert "seed is 0 there, 1 asked for" in CliRunner().invoke(app, [*command, "--seed", "1"]).output

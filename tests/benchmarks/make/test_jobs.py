@@ -13,8 +13,8 @@ CPU = torch.device("cpu")
 class Store:
     """Parts in a dict; ``begun``: the order in which they were made."""
 
-    def __init__(self, **found: str) -> None:
-        self.parts = {int(number): value for number, value in found.items()}
+    def __init__(self, **stored: str) -> None:
+        self.parts = {int(number): value for number, value in stored.items()}
         self.begun: list[int] = []
 
     def read(self, number: int) -> str | None:
@@ -28,14 +28,14 @@ class Store:
 
 def test_missing_parts_are_made_longest_first() -> None:
     store, calls = Store(**{"1": "kept"}), []
-    found, made = make_parts(
+    parts, made = make_parts(
         [2, 9, 4, 3], store.read, store.make, device=CPU, workers=1, progress=lambda *news: calls.append(news)
     )
-    assert found == ["part 0", "kept", "part 2", "part 3"]
+    assert parts == ["part 0", "kept", "part 2", "part 3"]
     assert made == store.begun == [2, 3, 0]
     assert calls == [(9, 18), (13, 18), (16, 18), (18, 18)]
     again, made = make_parts([2, 9, 4, 3], store.read, lambda *_: pytest.fail("all are there"), device=CPU)
-    assert (again, made) == (found, [])
+    assert (again, made) == (parts, [])
 
 
 def test_an_interruption_ends_all_workers_at_their_next_step() -> None:

@@ -21,16 +21,16 @@ def pixels() -> Tensor:
 def test_psnr_is_minus_ten_times_the_logarithm_of_the_mean_squared_error() -> None:
     image = torch.rand(1, 3, 4, 5).expand(3, -1, -1, -1)
     error = torch.tensor([0.1, 0.01, 0.0]).view(3, 1, 1, 1)
-    found = psnr(image + error, image)
-    torch.testing.assert_close(found[:2], torch.tensor([20.0, 40.0]), atol=1e-3, rtol=0)
-    assert found[2] == 300  # not infinite
+    decibels = psnr(image + error, image)
+    torch.testing.assert_close(decibels[:2], torch.tensor([20.0, 40.0]), atol=1e-3, rtol=0)
+    assert decibels[2] == 300  # not infinite
     half = torch.cat([image[:1, :1] + 0.1, image[:1, 1:]], 1)  # one channel of three
     torch.testing.assert_close(psnr(half, image[:1]), torch.tensor([20 + 10 * np.log10(3)]).float())
 
 
 def test_initialisation_is_that_of_sirens_and_of_each_network_alone() -> None:
-    found = initialise(SIREN, SEEDS)
-    assert {name: tuple(t.shape[1:]) for name, t in found.items()} == SIREN.space.shapes()
+    tensors = initialise(SIREN, SEEDS)
+    assert {name: tuple(t.shape[1:]) for name, t in tensors.items()} == SIREN.space.shapes()
     bounds = {
         "weight.0": 1 / 2,
         "bias.0": 2**-0.5,
@@ -40,12 +40,12 @@ def test_initialisation_is_that_of_sirens_and_of_each_network_alone() -> None:
         "bias.2": 1 / 4,
     }
     for name, bound in bounds.items():
-        assert found[name].abs().max() <= bound
+        assert tensors[name].abs().max() <= bound
         assert (
-            found[name].abs().max() > (0.5 if name == "bias.2" else 0.9) * bound
+            tensors[name].abs().max() > (0.5 if name == "bias.2" else 0.9) * bound
         )  # of five numbers, or of 80 and more
     alone = initialise(SIREN, SEEDS[3:4])
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         assert torch.equal(tensor[3], alone[name][0])
         assert len(tensor.flatten(1).unique(dim=0)) == len(SEEDS)
 
@@ -73,6 +73,6 @@ def test_a_batch_of_fits_equals_fits_of_single_networks(pixels: Tensor, parts: i
 
 def test_all_parts_of_an_image_are_fitted(pixels: Tensor) -> None:
     """Were a part left out, its pixels would be as wrong as at the start."""
-    found = fit_sirens(SIREN, pixels, SEEDS, FitConfig(300, 2e-3, parts=4))
-    error = (SIREN.render(found) - pixels).flatten(1).abs()
+    fitted = fit_sirens(SIREN, pixels, SEEDS, FitConfig(300, 2e-3, parts=4))
+    error = (SIREN.render(fitted) - pixels).flatten(1).abs()
     assert all(error[:, k::4].mean() < 0.05 for k in range(4))

@@ -33,10 +33,10 @@ def test_networks_trained_together_are_those_trained_alone(digits: Images, dropo
     ]
     together, accuracy = train_group(chosen, digits, SMALL)
     for i, one in enumerate(chosen):
-        alone, own = train_group([one], digits, SMALL)
+        alone, accuracy_alone = train_group([one], digits, SMALL)
         for name, value in together.items():
             torch.testing.assert_close(value[i], alone[name][0], rtol=1e-3, atol=1e-4)
-        assert abs(accuracy[i] - own[0]) < 0.005
+        assert abs(accuracy[i] - accuracy_alone[0]) < 0.005
 
 
 class Dropping(nn.Module):
@@ -64,7 +64,7 @@ def test_training_is_that_of_torch(digits: Images, architecture: Architecture, n
     shapes = [(32, 4, 4, 8), (32, 4, 4, 9)] if dropout else []  # of SMALL on digits, channels last
     sizes = [torch.Size(shape).numel() for shape in shapes]
     plan = Plan(one, architecture.sized(), len(digits.train), 32, sum(sizes))
-    found, accuracy = train_group([one], digits, architecture)
+    trained, accuracy = train_group([one], digits, architecture)
     module = architecture.module()
     vector_to_parameters(plan.weights, module.parameters())
     start = {key: value.clone() for key, value in module.state_dict().items()}
@@ -88,10 +88,10 @@ def test_training_is_that_of_torch(digits: Images, architecture: Architecture, n
         optimizer.step()
     assert plan.steps > 10
     expected = module.state_dict()
-    for own, key in architecture.names.items():
+    for name, key in architecture.names.items():
         moved = (expected[key] - start[key]).norm()
         assert moved > 0
-        assert (found[own][0] - expected[key]).norm() < 0.02 * moved  # Keras adds Adam's epsilon elsewhere
+        assert (trained[name][0] - expected[key]).norm() < 0.02 * moved  # Keras adds Adam's epsilon elsewhere
     right = (module.eval()(digits.x[digits.test]).argmax(-1) == digits.y[digits.test]).float().mean()
     assert abs(accuracy[0] - right) < 0.01
 
@@ -106,14 +106,14 @@ def test_networks_side_by_side_answer_as_their_modules(architecture: Architectur
         return torch.rand(shape, generator=generator, dtype=torch.float64)
 
     state = {n: t for n, t in module.state_dict().items() if t.is_floating_point()}
-    own = {name: drawn(3, *tensor.shape) - 0.4 * (tensor.ndim > 1) for name, tensor in state.items()}
+    stacked = {name: drawn(3, *tensor.shape) - 0.4 * (tensor.ndim > 1) for name, tensor in state.items()}
     images = drawn(5, 1, 8, 8) if shared else drawn(3, 5, 1, 8, 8)
-    found = _logits(module, own, images, {})
-    for i, answers in enumerate(found):
-        mine = {name: t[i] for name, t in own.items()}
+    logits = _logits(module, stacked, images, {})
+    for i, answers in enumerate(logits):
+        mine = {name: t[i] for name, t in stacked.items()}
         expected = torch.func.functional_call(module, mine, (images if shared else images[i],))
         torch.testing.assert_close(answers, expected, rtol=1e-10, atol=1e-10)
-    assert found.std(0).min() > 1e-3, "networks differ"
+    assert logits.std(0).min() > 1e-3, "networks differ"
 
 
 def test_plan_draws_every_image_of_its_share_once_an_epoch() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import detect, load_generalization
-from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZoo, read_groups, stated
+from nfn_monomial.benchmarks.data.formats.made import MadeMixedZoo, MadeZoo, Shard, read_groups, stated
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.make import config as zoo_config
@@ -67,7 +67,7 @@ def shards(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("shard-*"))}
 
 
-def groups_in(folder: Path) -> list[Group]:
+def groups_in(folder: Path) -> list[Shard]:
     kind = json.loads((folder / "zoo.json").read_text())["kind"]
     return read_groups(folder, kind)[1]
 
@@ -81,9 +81,9 @@ def test_stored_accuracies_are_those_of_the_stored_networks(name: str, sets: dic
     groups = groups_in(sets[name])
     for group in groups:
         assert isinstance(group.architecture, Architecture)
-        accuracy = (run(group.architecture, group.tensors, x).argmax(-1) == y).float().mean(1)
-        assert float((group.columns["accuracy"] - accuracy).abs().max()) * len(y) < 1.5  # rounding: one image
-    assert len({a for group in groups for a in group.columns["accuracy"].tolist()}) > 8
+        accuracy = (run(group.architecture, group.parameters, x).argmax(-1) == y).float().mean(1)
+        assert float((group.tensors["accuracy"] - accuracy).abs().max()) * len(y) < 1.5  # rounding: one image
+    assert len({a for group in groups for a in group.tensors["accuracy"].tolist()}) > 8
 
 
 def test_networks_of_all_kinds(tmp_path: Path, digits: Images) -> None:
@@ -111,9 +111,9 @@ def numbers(corpus: Corpus) -> list[list[float]]:
 
 
 def test_networks_are_split_by_activation(sets: dict[str, Path]) -> None:
-    found = MadeZoo.load(sets["cnn"])
-    assert list(found) == ["relu", "tanh"]
-    for corpus in found.values():
+    corpora = MadeZoo.load(sets["cnn"])
+    assert list(corpora) == ["relu", "tanh"]
+    for corpus in corpora.values():
         parts = numbers(corpus)
         assert [len(part) for part in parts] == [2, 1, 3]
         assert len({x for part in parts for x in part}) == 6
@@ -208,11 +208,11 @@ def test_diverged_networks_are_drawn_again_and_counted(tmp_path: Path, caplog: p
 
 
 def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo_config, "MixedConfig", lambda **given: replace(MIXED, **given))
+    monkeypatch.setattr(zoo_config, "MixedConfig", lambda **changes: replace(MIXED, **changes))
     command = ("zoo", "make", "--vary-architecture", "--out", tmp_path / "zoo", "--networks", 8)
     command = (*command, "--activations", "tanh")
     assert "8 networks trained" in said(*command)
-    assert "8 networks were there already" in said(*command)
+    assert "8 networks were already there" in said(*command)
     assert {group.architecture.activation for group in groups_in(tmp_path / "zoo")} == {"tanh"}
     assert "add --vary-architecture" in said("zoo", "make", "--kinds", "residual", "--out", tmp_path / "no", code=2)
     refused = said(*command, "--seed", 7, code=2)
@@ -222,10 +222,10 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_zoo_make_of_the_published_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = zoo_config.PublishedConfig(train_fractions=(0.1,), epochs=(1, 1))
-    monkeypatch.setattr(zoo_config, "PublishedConfig", lambda **given: replace(tiny, **given))
+    monkeypatch.setattr(zoo_config, "PublishedConfig", lambda **changes: replace(tiny, **changes))
     command = ("zoo", "make", "--out", tmp_path / "zoo", "--networks", 12, "--images", "digits")
     assert "12 networks trained" in said(*command, "--grid", "published")
-    assert "12 networks were there already" in said(*command, "--grid", "published")
+    assert "12 networks were already there" in said(*command, "--grid", "published")
     assert "grid is 'published' there, None asked for" in said(*command, code=2)
     assert {name: len(corpus.test[0]) for name, corpus in MadeZoo.load(tmp_path / "zoo").items()} == {
         "relu": 3,

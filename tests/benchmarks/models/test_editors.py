@@ -32,7 +32,7 @@ def editor(name: str, siren: Siren, config: EditorConfig, seed: int = 0) -> Edit
 
 
 def apart(name: str, siren: Siren, config: EditorConfig, moved: dict[str, Tensor], seed: int = 0) -> float:
-    """How far the edited images of networks and of moved ones differ, in units of what the edit changes."""
+    """Returns the difference between edited images of networks and of moved ones, relative to the edit."""
     built, tensors = editor(name, siren, config, seed), networks(siren, seed=seed)
     with torch.no_grad():
         images, others = (built(built.prepare(t)) for t in (tensors, moved))

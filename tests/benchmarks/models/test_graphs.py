@@ -40,11 +40,11 @@ def test_minibatches_are_what_to_graphs_makes(order: list[int]) -> None:
     expected = to_graphs([singles[i] for i in order], kernel=kernel)
     stored = store(groups(), kernel)
     assert {len(t) for t in stored.values()} == {9}
-    found = assemble({name: t[order] for name, t in stored.items()})
-    check_graph(found)
-    assert found.num_graphs == expected.num_graphs == len(order)
+    assembled = assemble({name: t[order] for name, t in stored.items()})
+    check_graph(assembled)
+    assert assembled.num_graphs == expected.num_graphs == len(order)
     for name in (*expected.keys(), "batch", "ptr"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+        assert torch.equal(getattr(assembled, name), getattr(expected, name)), name
 
 
 @pytest.mark.parametrize("name", ["gnn", "gnn-hnp", "monomial-gnn", "monomial-conv"])

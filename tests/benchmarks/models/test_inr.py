@@ -107,16 +107,16 @@ class Seen(nn.Module):
 def test_networks_are_prepared_without_rounding() -> None:
     model = Seen()
     classifier = Classifier(model, IMAGE, InputConfig(augment=True, noise=0.01, warp=0.1))  # type: ignore[arg-type]
-    given = {name: t.unsqueeze(1) for name, t in single(IMAGE, 16, 0).items()}
-    classifier.fit_inputs(given)
+    networks = {name: t.unsqueeze(1) for name, t in single(IMAGE, 16, 0).items()}
+    classifier.fit_inputs(networks)
     torch.manual_seed(0)
-    classifier(given)
+    classifier(networks)
     expected = model.got
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16):
-        classifier(given)
-        found = model.got
-        warped = classifier.augment[0](given)  # where it matters: a product of matrices
-    assert found.keys() == expected.keys() == given.keys()
-    assert all(torch.equal(t, expected[name]) for name, t in found.items())
+        classifier(networks)
+        received = model.got
+        warped = classifier.augment[0](networks)  # where it matters: a product of matrices
+    assert received.keys() == expected.keys() == networks.keys()
+    assert all(torch.equal(t, expected[name]) for name, t in received.items())
     assert warped["weight.0"].dtype == torch.bfloat16

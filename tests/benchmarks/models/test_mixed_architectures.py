@@ -52,5 +52,5 @@ def test_mixed_batches_are_answered_network_by_network(name: str) -> None:
 def test_invariant_models_stay_and_the_others_do_not(name: str) -> None:
     model = built(name)
     with torch.no_grad():
-        before, after = (model(model.prepare_groups(found)) for found in (groups(), moved(1e6)))
+        before, after = (model(model.prepare_groups(networks)) for networks in (groups(), moved(1e6)))
     assert torch.allclose(before, after, rtol=1e-6, atol=1e-6) is (model.invariant_under == "group")

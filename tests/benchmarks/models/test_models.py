@@ -139,8 +139,8 @@ def test_cuda_gives_what_the_cpu_gives(name: str) -> None:
         gradients = torch.autograd.grad(answers.square().sum(), list(model.parameters()), allow_unused=True)
         return [t.detach().cpu() for t in (answers, *gradients) if t is not None]
 
-    for expected, found in zip(answers_and_gradients("cpu"), answers_and_gradients("cuda"), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9 * float(expected.abs().max()))
+    for expected, on_gpu in zip(answers_and_gradients("cpu"), answers_and_gradients("cuda"), strict=True):
+        torch.testing.assert_close(on_gpu, expected, rtol=0, atol=1e-9 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("narrow", NARROW, ids=["1x1", "narrow", "norms", "attention", "layer norm"])
@@ -166,9 +166,9 @@ def test_what_varies_by_rounding_alone_is_only_centred(dtype: torch.dtype) -> No
     standardise = Standardise([4]).to(dtype)
     standardise.fit(x)
     assert standardise.std.flatten()[:3].tolist() == [1, 1, 1]
-    found = standardise(x)
-    assert float(found[:, :3].abs().max()) <= 8 * eps
-    torch.testing.assert_close(found[:, 3].abs(), torch.ones(2, dtype=dtype), rtol=1e-3, atol=0)
+    scaled = standardise(x)
+    assert float(scaled[:, :3].abs().max()) <= 8 * eps
+    torch.testing.assert_close(scaled[:, 3].abs(), torch.ones(2, dtype=dtype), rtol=1e-3, atol=0)
 
 
 def test_numbers_of_a_known_size_are_only_centred_if_they_are_its_rounding() -> None:
@@ -218,22 +218,22 @@ def test_several_heads(name: str) -> None:
     model = build_model(name, info, seed=0, heads=heads, head_width=8, head_dropout=0.0).double().train()
     inputs, accuracy = model.prepare(tensors), torch.rand(NETWORKS, dtype=torch.float64)
     model.fit_inputs(inputs)
-    found = model(inputs)
-    assert found.shape == (NETWORKS, heads)
+    answers = model(inputs)
+    assert answers.shape == (NETWORKS, heads)
     for loss in ("bce", "mse", "rank"):
         whole, single = objective(loss, None)(model(inputs), accuracy), list[Tensor]()
         for k in range(heads):
             one = build_model(name, info, seed=1, head_width=8, head_dropout=0.0).double()
             shapes = {n: t.shape for n, t in one.state_dict().items()}
-            own = {
+            state = {
                 n: t if t.shape == shapes[n] else t.unflatten(0, (heads, -1))[k] for n, t in model.state_dict().items()
             }
-            one.load_state_dict(own)
-            torch.testing.assert_close(one(inputs), found[:, k])
+            one.load_state_dict(state)
+            torch.testing.assert_close(one(inputs), answers[:, k])
             single.append(objective(loss, None)(one(inputs), accuracy))
         torch.testing.assert_close(whole, torch.stack(single).mean())
-    torch.testing.assert_close(model.eval()(inputs), found.mean(1))
-    assert float(found.detach().std(1).min()) > 1e-4, "heads that are all one would be no ensemble"
+    torch.testing.assert_close(model.eval()(inputs), answers.mean(1))
+    assert float(answers.detach().std(1).min()) > 1e-4, "heads that are all one would be no ensemble"
     element = info.space.sample(NETWORKS, scale_range=(1, 100), generator=torch.Generator().manual_seed(1))
     assert relative_change(model, tensors, element) < 1e-10
     assert build_model(name, info, seed=0, heads=2, out_features=4).double().eval()(inputs).shape == (NETWORKS, 4)
@@ -244,10 +244,10 @@ def test_statistics_are_those_of_numpy() -> None:
     tensors = random_tensors(space)
     model = built("statnn", "relu", tensors)
     assert isinstance(model, StatNN)
-    found = model.prepare(tensors)
+    prepared = model.prepare(tensors)
     for i, name in enumerate(space.parameters):
         x = tensors[name].flatten(1)
-        mean, variance, *quartiles = found[:, 7 * i : 7 * i + 7].T
+        mean, variance, *quartiles = prepared[:, 7 * i : 7 * i + 7].T
         torch.testing.assert_close(mean, x.mean(1))
         torch.testing.assert_close(variance, x.var(1, correction=0))
         expected = torch.quantile(x, torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=x.dtype), dim=1)

@@ -46,7 +46,7 @@ class Adapted(nn.Module):
 
 @functools.cache
 def adapters() -> NetworkInfo:
-    """Of rank 3, of two layers."""
+    """Networks of two layers and of rank 3."""
     generator = torch.Generator().manual_seed(0)
     sizes = [(5, 16), (4, 5)]
     base = [(torch.randn(*n, generator=generator), torch.randn(n[0], generator=generator)) for n in sizes]
@@ -116,15 +116,15 @@ def test_a_model_that_knows_no_permutations_learns_none_from_normal_forms() -> N
 
 
 def test_the_order_of_singular_values_settles_all_of_an_adapter() -> None:
-    """Of zeros beyond a lower rank, too: in float32, in which they are not zeros any more once they are moved."""
+    """Also of zeros beyond a lower rank: in float32 they are no longer zeros once they are moved."""
     info = adapters()
     for dtype, most in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         tensors = random_networks(info, dtype)
         for i in (0, 1):
             tensors[f"down.{i}"][:, :, 1:], tensors[f"up.{i}"][..., 1:] = 0, 0
         moved = info.form.sample(tensors, generator=torch.Generator().manual_seed(2))
-        own, other = (model_class("normal-mlp")(info).prepare_groups([(x, info.space)]) for x in (tensors, moved))
-        torch.testing.assert_close(own, other, rtol=0, atol=most)
+        plain, other = (model_class("normal-mlp")(info).prepare_groups([(x, info.space)]) for x in (tensors, moved))
+        torch.testing.assert_close(plain, other, rtol=0, atol=most)
         for name, x in info.form(moved).items():
             beyond = x[:, :, 1:] if name.startswith("down") else x[..., 1:]
             assert beyond.abs().max() < 1e-6 * x.abs().max()

@@ -65,7 +65,7 @@ def test_claims_are_judged() -> None:
 
 @given(NUMBERS, NUMBERS, ERRORS, ERRORS)
 def test_verdicts_agree_with_one_another(a: float, b: float, first: float | None, second: float | None) -> None:
-    """What is larger is not the same, nor smaller; scaled together, nothing changes."""
+    """A larger number is not the same, nor smaller; if both are scaled, nothing changes."""
     x, y = Mean(a, first), Mean(b, second)
     larger, least, same, smaller = (verdict(*pair)[0] for pair in ((x, ">", y), (x, ">=", y), (x, "=", y), (y, ">", x)))
     if larger == "holds":

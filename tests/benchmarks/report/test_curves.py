@@ -66,8 +66,8 @@ def test_stars_are_the_paper_s() -> None:
 
 
 def test_networks_that_the_paper_has_not_are_drawn_without_its_numbers() -> None:
-    own = [run for run in runs() if run.settings.subject == "relu"]
-    mixed = [replace(run, settings=replace(run.settings, subject="mixed")) for run in own]
+    relu_runs = [run for run in runs() if run.settings.subject == "relu"]
+    mixed = [replace(run, settings=replace(run.settings, subject="mixed")) for run in relu_runs]
     assert curve_tables(mixed)[0].title.startswith("mixed, original")
     axes = draw_curves(mixed).axes
     assert [line for ax in axes for line in ax.lines if line.get_marker() == "*"] == []

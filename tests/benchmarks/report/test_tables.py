@@ -42,10 +42,10 @@ def shown(table: Table, width: int) -> str:
 def test_mean_and_standard_error() -> None:
     assert Mean.of([0.5]) == Mean(0.5, None)
     assert Mean.of([0.5]).show() == "0.500", "one seed has no error"
-    found = Mean.of(iter([1.0, 2.0, 3.0]))
-    assert found.mean == 2
-    assert found.error == pytest.approx(3**-0.5)  # not the standard deviation, which is 1
-    assert found.show(2) == "2.00 ±0.58"
+    mean = Mean.of(iter([1.0, 2.0, 3.0]))
+    assert mean.mean == 2
+    assert mean.error == pytest.approx(3**-0.5)  # not the standard deviation, which is 1
+    assert mean.show(2) == "2.00 ±0.58"
     assert Mean.of([0.25, 0.25]).show(1) == "0.2 ±0.0"
 
     assert (over([1, 1]), over([1], "pair")) == ("one seed", "one pair")
@@ -107,12 +107,12 @@ def test_model_table() -> None:
 def test_record_of_runs() -> None:
     runs = [run(model, seed, subject=s) for s in ("relu", "tanh") for model in ("np", "mlp") for seed in (0, 1)]
     runs[0] = replace(runs[0], environment={"cores": 3})
-    found = record_of(runs)
-    assert [(s["subject"], s["model"], s["seed"]) for s in found["settings"]] == [
+    record = record_of(runs)
+    assert [(s["subject"], s["model"], s["seed"]) for s in record["settings"]] == [
         (subject, model, 0) for subject in ("relu", "tanh") for model in ("np", "mlp")
     ], "one for all seeds"
-    assert found["networks"] == {name: {"train": 5, "val": 6, "test": 7} for name in ("relu", "tanh")}
-    assert found["environments"] == [{"cores": 3}, {"cores": 2}]
+    assert record["networks"] == {name: {"train": 5, "val": 6, "test": 7} for name in ("relu", "tanh")}
+    assert record["environments"] == [{"cores": 3}, {"cores": 2}]
     parts = [made_up_run(options={"train_networks": n}, networks={"train": n}) for n in (20, 50)]
     assert record_of(parts)["networks"] == {"20 relu": {"train": 20}, "50 relu": {"train": 50}}
     with pytest.raises(ValueError, match="no finished runs"):

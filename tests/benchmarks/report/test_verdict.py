@@ -1,4 +1,4 @@
-"""What is said of two numbers at the thresholds, in numbers that binary fractions hold exactly."""
+"""Verdicts on two numbers at the thresholds, with numbers that binary fractions hold exactly."""
 
 import pytest
 
@@ -11,7 +11,7 @@ RELATIONS = (">", ">=", "=")
 
 
 def verdicts(first: Mean, second: Mean) -> tuple[str, ...]:
-    """Of ``>``, ``>=`` and ``=``, and of the same with the numbers exchanged."""
+    """Verdicts for ``>``, ``>=`` and ``=``, and for the same with the numbers exchanged."""
     pairs = ((first, second), (second, first))
     return tuple(verdict(a, relation, b)[0] for a, b in pairs for relation in RELATIONS)
 

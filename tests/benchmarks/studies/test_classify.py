@@ -14,7 +14,7 @@ from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.classify import classify_report, confusion, plan, scores, sizes_of
 from nfn_monomial.benchmarks.train.runs import Run
-from nfn_monomial.benchmarks.train.sweep import run_job
+from nfn_monomial.benchmarks.train.sweep import test, train
 from nfn_monomial.nn import InputNorm
 from nfn_monomial.tools.predictors.models import build_model
 
@@ -36,7 +36,8 @@ def toy(train: int = 256) -> InrCorpus:
 
 
 def done(config: ClassifyConfig, corpus: InrCorpus) -> list[Run]:
-    return [run_job(job).run for job in plan(config, corpus)]
+    trials = (job.prepare(job.settings) for job in plan(config, corpus))
+    return [test(trial, train(trial), None)[0] for trial in trials]
 
 
 def accuracy(run: Run) -> dict[str, float]:
@@ -82,22 +83,22 @@ def classifier(name: str, config: InputConfig) -> Classifier:
 @pytest.mark.parametrize("absorb", [True, False])
 @pytest.mark.parametrize("canonical", [True, False])
 def test_preparation_keeps_images_and_does_what_it_says(absorb: bool, canonical: bool) -> None:
-    given = networks(8)
+    stored = networks(8)
     config = InputConfig(absorb_omega=absorb, canonical_phase=canonical)
-    found = classifier("mlp", config).canonical(given)
+    brought = classifier("mlp", config).canonical(stored)
     torch.testing.assert_close(
-        rendered(prepared_siren(config, SIREN), found), rendered(SIREN, given), rtol=1e-10, atol=1e-10
+        rendered(prepared_siren(config, SIREN), brought), rendered(SIREN, stored), rtol=1e-10, atol=1e-10
     )
     factor = SIREN.omega_0 if absorb else 1
-    torch.testing.assert_close(found["weight.1"].abs(), factor * given["weight.1"].abs())
-    phases = found["bias.0"] * (SIREN.omega_0 / factor)
+    torch.testing.assert_close(brought["weight.1"].abs(), factor * stored["weight.1"].abs())
+    phases = brought["bias.0"] * (SIREN.omega_0 / factor)
     assert bool((phases.abs() <= torch.pi / 2 + 1e-12).all()) == canonical
 
 
 def test_warp_turns_and_shifts_the_image() -> None:
-    given, warp = networks(5), Warp(0.2)
+    stored, warp = networks(5), Warp(0.2)
     torch.manual_seed(0)
-    warped = warp.train()(given)
+    warped = warp.train()(stored)
     drawn = torch.manual_seed(0) and 0.2 * (2 * torch.rand(4, 5, dtype=torch.float64) - 1)
     angle, zoom = 2 * drawn[0], drawn[1].exp()
     turn = torch.stack([torch.stack([angle.cos(), -angle.sin()], -1), torch.stack([angle.sin(), angle.cos()], -1)], 1)
@@ -109,24 +110,24 @@ def test_warp_turns_and_shifts_the_image() -> None:
             torch.func.functional_call(
                 module, dict(zip(dict(module.named_parameters()), (t[i, 0] for t in tensors.values()), strict=True)), at
             )
-            for tensors, at in ((warped, x), (given, moved[i]))
+            for tensors, at in ((warped, x), (stored, moved[i]))
         ]
         torch.testing.assert_close(values[0], values[1], rtol=1e-10, atol=1e-10)
-    assert all(torch.equal(warp.eval()(given)[name], t) for name, t in given.items())
-    assert not torch.equal(warped["bias.0"], given["bias.0"])
+    assert all(torch.equal(warp.eval()(stored)[name], t) for name, t in stored.items())
+    assert not torch.equal(warped["bias.0"], stored["bias.0"])
 
 
 def test_classifier_augments_in_training_and_keeps_its_statistics() -> None:
-    given = {name: 3 * t for name, t in networks(16).items()}
+    tripled = {name: 3 * t for name, t in networks(16).items()}
     for config in (InputConfig(augment=True), InputConfig(warp=0.1), InputConfig(augment=True, noise=0.1)):
         augmented, plain = classifier("inr-hnp", config), classifier("inr-hnp", InputConfig())
-        before = augmented.eval()(given)
-        augmented.fit_inputs(given)
-        assert not torch.equal(before, augmented(given))
+        before = augmented.eval()(tripled)
+        augmented.fit_inputs(tripled)
+        assert not torch.equal(before, augmented(tripled))
         plain.load_state_dict(augmented.state_dict())  # with the statistics
-        assert torch.equal(plain.eval()(given), augmented(given))
-        assert torch.equal(plain.train()(given), plain(given))
-        assert not torch.equal(augmented.train()(given), augmented(given))
+        assert torch.equal(plain.eval()(tripled), augmented(tripled))
+        assert torch.equal(plain.train()(tripled), plain(tripled))
+        assert not torch.equal(augmented.train()(tripled), augmented(tripled))
     assert isinstance(classifier("inr-hnp", InputConfig()).norm, InputNorm)
     assert not isinstance(classifier("inr-hnp", InputConfig(normalize=False)).norm, InputNorm)
     assert not isinstance(classifier("inr-probes", InputConfig()).norm, InputNorm), "its image would be another"
@@ -134,9 +135,9 @@ def test_classifier_augments_in_training_and_keeps_its_statistics() -> None:
 
 def test_scores() -> None:
     logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
-    found = scores(logits, torch.tensor([0, 1, 1]))
-    assert found["accuracy"] == pytest.approx(2 / 3)
-    assert found["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 1]))))
+    scored = scores(logits, torch.tensor([0, 1, 1]))
+    assert scored["accuracy"] == pytest.approx(2 / 3)
+    assert scored["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 1]))))
     surer = scores(2 * logits[:2], torch.tensor([0, 1]))
     sure = scores(logits[:2], torch.tensor([0, 1]))
     assert surer["selection"] > sure["selection"], "among equal accuracies the lower loss"
@@ -147,9 +148,9 @@ def test_scores() -> None:
         > (scores(torch.tensor([[1.0, 0], [0, 0.1], [0, 0.1]]), labels)["selection"])
     )
     broken = torch.tensor([[torch.nan, 0.0], [torch.inf, 0.0], [torch.nan, torch.nan]])
-    found = scores(broken, torch.tensor([1, 0, 0]))
-    assert found["accuracy"] == 1.0
-    assert all(abs(value) < 1e9 for value in found.values())
+    scored = scores(broken, torch.tensor([1, 0, 0]))
+    assert scored["accuracy"] == 1.0
+    assert all(abs(value) < 1e9 for value in scored.values())
 
 
 def test_confusion_counts_by_true_and_predicted_class() -> None:

@@ -36,9 +36,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(folder: Path, column: str, *more: object) -> tuple[object, ...]:
-    given = (folder / "runs", "--net", f"{folder / 'net.py'}:Net", "--targets", folder / "runs.csv", "--column", column)
+    words = (folder / "runs", "--net", f"{folder / 'net.py'}:Net", "--targets", folder / "runs.csv", "--column", column)
     out = () if "--out" in more else ("--out", folder / "out")
-    return ("train", *given, "--epochs", 2, "--group", "run", *out, *more)
+    return ("train", *words, "--epochs", 2, "--group", "run", *out, *more)
 
 
 def train(folder: Path, column: str, *more: object, code: int = 0) -> str:
@@ -70,11 +70,11 @@ def test_predictions_are_in_the_units_of_the_column(home: Path) -> None:
     results = json.loads((home / "out" / "results.json").read_text())
     expected = {one["path"]: one["predicted"] for one in results["test"]}
     predictor = home / "out" / "predictor.safetensors"
-    found = json.loads(invoke("predict", *expected, "--predictor", predictor, "--json").output)
-    for one in found["networks"]:
+    answer = json.loads(invoke("predict", *expected, "--predictor", predictor, "--json").output)
+    for one in answer["networks"]:
         assert one["predicted"] == pytest.approx(expected[one["path"]], rel=1e-6)
-    assert found["predictor"]["answers"] == "loss, in its own units"
-    assert sorted(one["rank"] for one in found["networks"])[0] == 1
+    assert answer["predictor"]["answers"] == "loss, in its own units"
+    assert sorted(one["rank"] for one in answer["networks"])[0] == 1
     loaded = Predictor.load(predictor)
     state = torch.load(next(iter(expected)), weights_only=True)["state_dict"]
     plain = {key.removeprefix("model."): t for key, t in state.items()}
@@ -95,8 +95,8 @@ def test_one_that_runs_networks_takes_their_code(home: Path) -> None:
     refused = said("predict", checkpoint, "--predictor", path, code=2)
     assert "its model probes-stats needs the networks' code, which no file has" in refused
     assert "--net module.py:Net" in refused
-    found = json.loads(invoke("predict", checkpoint, "--predictor", path, "--net", net, "--json").output)
-    (one,) = found["networks"]
+    answer = json.loads(invoke("predict", checkpoint, "--predictor", path, "--net", net, "--json").output)
+    (one,) = answer["networks"]
     assert set(one["probabilities"]) == {"adam", "rmsprop", "sgd"}
     assert sum(one["probabilities"].values()) == pytest.approx(1)
     assert one["class"] == max(one["probabilities"], key=one["probabilities"].__getitem__)
@@ -162,9 +162,9 @@ def test_metrics() -> None:
     assert metrics_of(truth.mean().expand(4), truth, "ranking") == {"tau": 0, "r2": 0, "mae": 2.25e9, "selection": 0}
     assert metrics_of(torch.tensor([torch.nan, 2e9, 4e9, 8e9]), truth, "regression")["mae"] == 0
     sure = torch.eye(3)
-    found = metrics_of(sure, torch.tensor([0, 1, 1]), "classification")
-    assert found["accuracy"] == pytest.approx(2 / 3)
-    assert found["selection"] == -found["loss"] < 0
+    metrics = metrics_of(sure, torch.tensor([0, 1, 1]), "classification")
+    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    assert metrics["selection"] == -metrics["loss"] < 0
 
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])

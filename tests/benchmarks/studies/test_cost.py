@@ -18,8 +18,8 @@ def a_cost(model: str, step_ms: float, peak_bytes: int) -> Cost:
 
 @pytest.mark.parametrize("model", [REFERENCE, "message-passing"])
 def test_a_step_trains(model: str) -> None:
-    contender = cost._contender(model, zoo_network("tanh"), 4, torch.device("cpu"))
-    losses = [float(contender.step()) for _ in range(8)]  # type: ignore[arg-type]
+    _, step, _, _ = cost._contender(model, zoo_network("tanh"), 4, torch.device("cpu"))
+    losses = [float(step()) for _ in range(8)]  # type: ignore[arg-type]
     assert losses[-1] < losses[0]
 
 

@@ -54,9 +54,9 @@ def test_contrast_by_hand() -> None:
 
 def test_scores() -> None:
     images, targets = torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.1)
-    found = scores(images, targets)
-    assert found["mse"] == pytest.approx(0.01)
-    assert found["psnr"] == pytest.approx(20)
+    scored = scores(images, targets)
+    assert scored["mse"] == pytest.approx(0.01)
+    assert scored["psnr"] == pytest.approx(20)
     images[0, 0, 0, 0] = torch.nan
     assert scores(images, targets)["mse"] == pytest.approx(1e12 / 8)
     images[0, 0, 0, 0] = torch.inf
@@ -104,8 +104,8 @@ def test_report(done: tuple[list[Run], RunStore]) -> None:
     assert len(edits.axes) == rows * wide
     kept = store.artifacts(runs[0].settings)
     shown = [ax.get_images()[0].get_array() for ax in edits.axes]
-    for name, found in {"unedited": shown[0::wide], "target": shown[1::wide], "edited": shown[2::wide]}.items():
-        for i, picture in enumerate(found[:2]):
+    for name, pictures in {"unedited": shown[0::wide], "target": shown[1::wide], "edited": shown[2::wide]}.items():
+        for i, picture in enumerate(pictures[:2]):
             np.testing.assert_array_equal(picture, kept[name][i, 0].clamp(0, 1).numpy(), err_msg=name)
     table = edit_table(runs)
     assert [line[0] for line in table.cells] == ["no edit", "NP", "Message passing"]

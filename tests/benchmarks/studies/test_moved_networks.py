@@ -19,15 +19,15 @@ from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 
 def outputs(corpus: Corpus, parts: Any, x: Tensor) -> Tensor:
-    """What the networks answer to images, by their templates: ``(N, b, 10)``, in order of the parts."""
-    found = []
+    """Returns the networks' answers to images, by their templates: ``(N, b, 10)``, in order of the parts."""
+    outputs = []
     for part, (tensors, _) in zip(parts, groups_of(parts), strict=True):
         assert part.info.template is not None
         assert part.info.input_shape == x.shape[1:]
         module = part.info.template()
         names = [name for name, _ in module.named_parameters()]
-        found.append(network_outputs(module, dict(zip(names, tensors.values(), strict=True)), x))
-    return torch.cat(found)
+        outputs.append(network_outputs(module, dict(zip(names, tensors.values(), strict=True)), x))
+    return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("kind", ["digits", "mixed"])
@@ -39,8 +39,8 @@ def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_p
     images = load_images("digits")
     x, y = images.x[images.test], images.y[images.test]
     logits = outputs(zoo, zoo.test, x)
-    found = (logits.argmax(-1) == y).float().mean(1)
-    torch.testing.assert_close(found, accuracies(zoo.test), rtol=0, atol=1.5 / len(y))  # rounding: one image
+    accuracy = (logits.argmax(-1) == y).float().mean(1)
+    torch.testing.assert_close(accuracy, accuracies(zoo.test), rtol=0, atol=1.5 / len(y))  # rounding: one image
     assert accuracies(zoo.test).std() > 0.01
     # Widened networks, and moved ones, are others that compute the same.
     for other in (widened(zoo.test, 1.5, seed=0), transform(zoo.test, 10.0, seed=0)):
@@ -54,15 +54,15 @@ def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_p
 def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:
     first, again, other = (list(test_sets(zoo, (1e1, 1e6), 1.5, seed)) for seed in (0, 0, 1))
     named = [("original", None), ("scale 10", 1e1), ("scale 1e+06", 1e6), ("widened", None)]
-    assert [(t.name, t.scale) for t in first] == named
-    found = [[t.parts[0].networks.tensors["weight.1"] for t in sets] for sets in (first, again, other)]
-    for name, a, b, c in zip((name for name, _ in named), *found, strict=True):
+    assert [(name, scale) for name, scale, _ in first] == named
+    weights = [[parts[0].networks.tensors["weight.1"] for *_, parts in sets] for sets in (first, again, other)]
+    for name, a, b, c in zip((name for name, _ in named), *weights, strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a, c) == (name == "original")
-    sizes = [t.parts[0].networks.tensors["bias.0"].abs().max() for t in first[:3]]
+    sizes = [parts[0].networks.tensors["bias.0"].abs().max() for *_, parts in first[:3]]
     assert sizes[0] < sizes[1] < sizes[2]
-    assert found[0][-1].shape[1:3] == (8, 6), "5 and 4 neurons, and half as many again"
-    assert [t.name for t in test_sets(zoo, (1e1,), 0, 0)] == ["original", "scale 10"]
+    assert weights[0][-1].shape[1:3] == (8, 6), "5 and 4 neurons, and half as many again"
+    assert [name for name, *_ in test_sets(zoo, (1e1,), 0, 0)] == ["original", "scale 10"]
 
 
 def test_widened_networks_are_permuted_but_not_flipped() -> None:

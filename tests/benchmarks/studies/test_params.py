@@ -29,9 +29,9 @@ def test_the_closed_form_is_what_layers_have(family: Family, io: IO, data: st.Da
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=depth + 1, max_size=depth + 1), "sizes")
     kernels = data.draw(st.lists(st.integers(1, 3), min_size=depth, max_size=depth), "kernels")
     channels = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)), "channels")
-    found = counted(family, sizes, kernels, channels, io)
-    assert closed_form(family, sizes, [k * k for k in kernels], channels, io) == found
-    assert closed_form(family, [sizes[0] + 1, *sizes[1:]], [k * k for k in kernels], channels, io) != found or (
+    parameters = counted(family, sizes, kernels, channels, io)
+    assert closed_form(family, sizes, [k * k for k in kernels], channels, io) == parameters
+    assert closed_form(family, [sizes[0] + 1, *sizes[1:]], [k * k for k in kernels], channels, io) != parameters or (
         family == "NP"
     ), "inputs count in all families but NP"
 
@@ -48,11 +48,11 @@ def test_the_layer_of_the_zoo() -> None:
 
 
 def test_growth_against_the_claims_of_the_paper() -> None:
-    found = {line[0]: line[2:] for line in claims_table(ParamsConfig()).cells}
-    assert found["NP"] == ("2.00", "0.00", "0.00")
-    assert found["HNP"] == ("2.00", "2.00", "2.00")
-    assert found["SCALE"] == found["SIGN"] == ("1.00", "2.00 (claim: 1)", "2.00 (claim: 1)")
-    assert found["SCALE, factored"] == found["SIGN, factored"] == ("1.00", "1.00", "1.00")
+    slopes = {line[0]: line[2:] for line in claims_table(ParamsConfig()).cells}
+    assert slopes["NP"] == ("2.00", "0.00", "0.00")
+    assert slopes["HNP"] == ("2.00", "2.00", "2.00")
+    assert slopes["SCALE"] == slopes["SIGN"] == ("1.00", "2.00 (claim: 1)", "2.00 (claim: 1)")
+    assert slopes["SCALE, factored"] == slopes["SIGN, factored"] == ("1.00", "1.00", "1.00")
 
 
 @pytest.fixture(scope="module")

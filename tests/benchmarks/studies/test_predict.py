@@ -23,7 +23,7 @@ from nfn_monomial.benchmarks.studies.predict import (
 )
 from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
-from nfn_monomial.benchmarks.train.sweep import run_job
+from nfn_monomial.benchmarks.train.sweep import test, train
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.architectures import PlainCNN
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
@@ -76,8 +76,8 @@ def test_losses_are_least_for_the_right_answer_and_ranking() -> None:
     wrong = torch.tensor(pairs)
     expected = sum(math.log1p(math.exp(pairs[i] - pairs[j])) for i, j in ((0, 1), (0, 2), (1, 2))) / 3
     target = torch.tensor([0.1, 0.2, 0.3])
-    found = LOSSES["rank"](wrong, target) - LOSSES["bce"](wrong, target)
-    assert found == pytest.approx(expected, rel=1e-5)
+    difference = LOSSES["rank"](wrong, target) - LOSSES["bce"](wrong, target)
+    assert difference == pytest.approx(expected, rel=1e-5)
     assert torch.isfinite(LOSSES["rank"](wrong, torch.full((3,), 0.5))), "networks that are all equal have no order"
 
 
@@ -129,7 +129,8 @@ def test_enormous_inputs_in_bfloat16_do_not_crash_a_model_without_the_symmetry(z
     training = replace(TINY, epochs=1, precision="bf16-mixed")
     config = replace(CONFIG, models=("hnp", "mlp", "monomial"), scales=(1e30,), seeds=(0,), training=training)
     for job in plan(replace(config, train_sets=("original",)), {"relu": zoo}):
-        run = run_job(job).run
+        trial = job.prepare(job.settings)
+        run, _ = test(trial, train(trial), None)
         assert all(math.isfinite(t.metrics["tau"]) and math.isfinite(t.metrics["r2"]) for t in run.tests)
         assert Run.from_json(run.to_json()).tests == run.tests
 
@@ -152,11 +153,11 @@ def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zo
     most = sum(map(len, zoo.train))
     sizes = (most // 2, most * 3 // 4, most)
     sets = Sets(zoo, 0.0)
-    found = [sets.drawn(0, n) for n in sizes]
-    rows = [{tuple(row) for row in train[0].networks.tensors["bias.0"].tolist()} for train, _ in found]
+    drawn = [sets.drawn(0, n) for n in sizes]
+    rows = [{tuple(row) for row in train[0].networks.tensors["bias.0"].tolist()} for train, _ in drawn]
     assert [len(r) for r in rows] == list(sizes)
     assert rows[0] < rows[1] < rows[2]
-    shares = [len(val[0]) for _, val in found]
+    shares = [len(val[0]) for _, val in drawn]
     assert shares == [round(n / most * len(zoo.val[0])) for n in sizes], "as much is validated on as there is to train"
     other = {tuple(row) for row in sets.drawn(1, sizes[0])[0][0].networks.tensors["bias.0"].tolist()}
     assert other != rows[0], "another seed draws others"
@@ -183,18 +184,18 @@ def test_one_training_for_each_range_of_scales(tmp_path: Path) -> None:
     # Two models: relu on the original set and for each of two ranges, tanh on the original and one other set.
     assert len({run.settings.name for run in runs}) == len(runs) == 2 * (1 + 2) + 2 * (1 + 1)
     for run in runs:
-        own = run.settings.options["augment_scale"]
+        scale = run.settings.options["augment_scale"]
         moved = run.settings.train_set == "augmented" and run.settings.subject == "relu"
-        assert own in ((1e1, 1e4) if moved else (None,))
-        assert not moved or [test.scale for test in run.tests] == [None, own, None], "as they are, its own, widened"
+        assert scale in ((1e1, 1e4) if moved else (None,))
+        assert not moved or [test.scale for test in run.tests] == [None, scale, None], "as they are, its scale, widened"
     report = predict_report(runs, per_scale=True)
     rows = {(row["activation"], row["model"], row["train_set"]): row for row in report.results["rows"]}
     assert len(rows) == len(report.results["rows"]) == 8
     assert len(report.results["runs"]) == len(runs)
     for (activation, model, train_set), row in rows.items():
-        own = [r for r in runs if (r.settings.subject, r.settings.model, r.settings.train_set)
+        joined = [r for r in runs if (r.settings.subject, r.settings.model, r.settings.train_set)
                == (activation, model, train_set)]  # fmt: skip
-        tests = [test for run in own for test in run.tests if len(own) == 1 or test.scale]
+        tests = [test for run in joined for test in run.tests if len(joined) == 1 or test.scale]
         assert {name: tau["mean"] for name, tau in row["tau"].items()} == {t.name: t.metrics["tau"] for t in tests}
     assert list(rows["relu", "monomial", "augmented"]["tau"]) == ["scale 10", "scale 10000"]
     for change in ({"train_sets": ("original",)}, {"train_sets": ("augmented",), "train_networks": (12,)}):
@@ -234,9 +235,11 @@ def test_parts_of_a_mixed_zoo_without_a_chosen_network_are_left_out(tmp_path: Pa
     generator = torch.Generator().manual_seed(0)
 
     def part(width: int, count: int) -> Part:
-        found = PlainCNN((1, width, 3, 3), (3,) * 3, (2,) * 3, (1,) * 3, (4,), ("relu",) * 3)
-        tensors = {k: t.float()[:, 0] for k, t in random_networks(found.space, count, generator=generator).items()}
-        info = NetworkInfo(found.space, "relu", found.module, (1, 8, 8))
+        architecture = PlainCNN((1, width, 3, 3), (3,) * 3, (2,) * 3, (1,) * 3, (4,), ("relu",) * 3)
+        tensors = {
+            k: t.float()[:, 0] for k, t in random_networks(architecture.space, count, generator=generator).items()
+        }
+        info = NetworkInfo(architecture.space, "relu", architecture.module, (1, 8, 8))
         return Part(Networks(tensors, torch.rand(count, generator=generator)), info)
 
     train, val, test = (tuple(part(width, count) for width in (2, 3, 4, 5)) for count in (6, 3, 5))

@@ -29,11 +29,11 @@ def test_tune_is_kept_whole_and_leaves_recipes(tmp_path: Path) -> None:
     study, store, news = EXPERIMENTS["tune"].load(), RunStore(tmp_path), list[News]()
     for _ in range(2):
         news.clear()
-        found = study.run({"relu": corpus("relu")}, config, store, news.append)
+        tuned = study.run({"relu": corpus("relu")}, config, store, news.append)
     assert sum("(kept)" in one.line for one in news) == 1 + 2, (
         "the search, and a run as registered and one by the recipe"
     )
-    report = study.tables(found, config, store)
+    report = study.tables(tuned, config, store)
     assert list(report.figures) == ["search.png"]
     assert report.tables
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"recipe.json", "search.journal"}

@@ -40,7 +40,7 @@ def zoos() -> dict[str, Corpus]:
 
 
 @pytest.fixture(scope="module")
-def found(zoos: dict[str, Corpus], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
+def searched_once(zoos: dict[str, Corpus], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
     folder = tmp_path_factory.mktemp("tuned")
     (tuned,) = tune(zoos, CONFIG, RunStore(folder))
     return folder, tuned
@@ -79,8 +79,8 @@ def test_half_selects_for_half() -> None:
 # -- the search
 
 
-def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(found: tuple[Path, Tuned]) -> None:
-    folder, tuned = found
+def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(searched_once: tuple[Path, Tuned]) -> None:
+    folder, tuned = searched_once
     chosen = tuned.study.best_trial
     assert chosen.value == max(t.value or 0 for t in attempts(tuned.study) if t.state == TrialState.COMPLETE)
     assert read_recipes(folder / "recipe.json") == {"statnn": tuned.recipe}
@@ -95,10 +95,12 @@ def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(found: tupl
             assert run.settings.training.epochs == (2 if how == "as registered" else chosen.params["epochs"])
 
 
-def test_more_trials_go_on_and_time_ends(found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path) -> None:
+def test_more_trials_go_on_and_time_ends(
+    searched_once: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
+) -> None:
     few, more = (timeless(searched(zoos, tmp_path, trials=trials)) for trials in (2, 4))
     assert few == more[:2]
-    assert more == timeless(attempts(found[1].study))
+    assert more == timeless(attempts(searched_once[1].study))
     assert len(searched(zoos, tmp_path / "new", seconds=1e-9)) == 1
     first = more[0][0]
     assert (first["learning_rate"], first["epochs"], first["schedule"]) == (TRAINING.learning_rate, 2, "constant")
@@ -106,7 +108,11 @@ def test_more_trials_go_on_and_time_ends(found: tuple[Path, Tuned], zoos: dict[s
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_what_was_cut_off_is_tried_again(
-    found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
+    searched_once: tuple[Path, Tuned],
+    zoos: dict[str, Corpus],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Any,
 ) -> None:
     """In each of the trainings of the first recipe and of a proposed one."""
     train, calls = study.train, itertools.count(1)
@@ -120,7 +126,7 @@ def test_what_was_cut_off_is_tried_again(
     for _ in range(3):
         with pytest.raises(error):
             searched(zoos, tmp_path)
-    assert timeless(searched(zoos, tmp_path)) == timeless(attempts(found[1].study))
+    assert timeless(searched(zoos, tmp_path)) == timeless(attempts(searched_once[1].study))
 
 
 def scripted(taus: Sequence[Sequence[float]]) -> Callable[..., Any]:
@@ -133,7 +139,7 @@ def scripted(taus: Sequence[Sequence[float]]) -> Callable[..., Any]:
         for number, tau in enumerate(next(left), start=1):
             history.append(Epoch(number * epochs // 10, 0.0, {"tau": tau, "first": tau, "second": tau}, 0, 0, 0))
             on_epoch(history[-1])
-        return SimpleNamespace(fitted=SimpleNamespace(history=history))
+        return SimpleNamespace(history=history)
 
     return train
 
@@ -144,7 +150,7 @@ def scripted(taus: Sequence[Sequence[float]]) -> Callable[..., Any]:
 def test_given_up_behind_the_median(
     zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tau: float, ended: int
 ) -> None:
-    """Of 0.1, 0.8 and 0.9; their mean is 0.6. The first three tenths are not looked at."""
+    """The median of 0.1, 0.8 and 0.9; their mean is 0.6. The first three tenths are not compared."""
     monkeypatch.setattr(study, "train", scripted([[0.1] * 10, [0.8] * 10, [0.9] * 10, [tau] * 10]))
     one = {"relu": zoos["relu"]}
     *before, last = searched(one, tmp_path, startup=3, cuts=1, epochs=(10, 10))
@@ -156,7 +162,7 @@ def test_given_up_behind_the_median(
 def test_the_best_tau_so_far_is_compared(
     zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each training; a recipe's value is the mean over those that it has begun."""
+    """The best of each training; a recipe's value is the mean over those that it has begun."""
     taus = [[0.3, 0.5, 0.2, *[0.1] * 7], [0.4] * 9 + [0.9]]
     monkeypatch.setattr(study, "train", scripted(taus))
     (trial,) = searched({"relu": zoos["relu"]}, tmp_path, trials=1, epochs=(10, 10))
@@ -166,7 +172,7 @@ def test_the_best_tau_so_far_is_compared(
 
 
 def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
-    found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
+    searched_once: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
 ) -> None:
     class Closed:
         def __getattr__(self, name: str) -> Any:
@@ -177,12 +183,12 @@ def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
 
     others = {name: replace(zoo, val=zoo.test, test=Closed()) for name, zoo in zoos.items()}  # type: ignore[arg-type]
     (tuned,) = tune(others, replace(CONFIG, trials=3), RunStore(tmp_path))
-    assert timeless(attempts(tuned.study)) == timeless(attempts(found[1].study)[:3])
+    assert timeless(attempts(tuned.study)) == timeless(attempts(searched_once[1].study)[:3])
 
 
 @pytest.mark.parametrize("model", [*model_names(), "gnn-paper", "balanced-hnp"])
 def test_every_model_can_be_tuned(zoos: dict[str, Corpus], model: str) -> None:
-    """What is searched for it is a recipe, and by its job the model is built and learns."""
+    """The search gives a recipe, and by its job the model is built and learns."""
     config = replace(CONFIG, models=(model,), weight_decay=(0.1, 0.2))
     study.check(config, {"relu": zoos["relu"]})
     for params in study._first(config, model):
@@ -204,12 +210,12 @@ def test_a_damaged_journal_is_refused(zoos: dict[str, Corpus], tmp_path: Path) -
 
 
 def test_a_line_that_a_full_disk_cut_off_is_written_again(
-    found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
+    searched_once: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
 ) -> None:
     searched(zoos, tmp_path, trials=3)
     with (tmp_path / study.JOURNAL).open("a", encoding="utf-8") as journal:
         journal.write('{"op_code": 4, "wor')
-    assert timeless(searched(zoos, tmp_path)) == timeless(attempts(found[1].study))
+    assert timeless(searched(zoos, tmp_path)) == timeless(attempts(searched_once[1].study))
 
 
 # -- recipes

@@ -37,5 +37,5 @@ def test_a_recipe_behind_the_median_is_given_up(
 
     monkeypatch.setattr(optuna.Trial, "report", report_another)
     EXPERIMENTS["tune"].load().run({"relu": corpus("relu")}, CONFIG, RunStore(tmp_path), lambda news: None)
-    found = {trial.number: trial.state for trial in recipes[0].study.trials}
-    assert found == {0: TrialState.COMPLETE, 1: TrialState.COMPLETE, 2: TrialState.COMPLETE, 3: state}
+    states = {trial.number: trial.state for trial in recipes[0].study.trials}
+    assert states == {0: TrialState.COMPLETE, 1: TrialState.COMPLETE, 2: TrialState.COMPLETE, 3: state}

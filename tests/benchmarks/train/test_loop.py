@@ -14,8 +14,7 @@ from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train import loop
 from nfn_monomial.benchmarks.train.devices import make_fabric
-from nfn_monomial.benchmarks.train.loop import predict
-from nfn_monomial.benchmarks.train.seeds import deterministic
+from nfn_monomial.benchmarks.train.loop import deterministic, predict
 from nfn_monomial.tools.predictors import models
 
 
@@ -39,7 +38,7 @@ def test_a_gpu_sums_in_one_order() -> None:
     fabric = make_fabric(replace(CONFIG, device="cuda"))
     x = torch.randn(16, 100_000, generator=torch.Generator().manual_seed(0)).to(fabric.device)
     expected, *others = [predict(AtomicSum(), Data(x, x), fabric) for _ in range(10)]
-    assert all(torch.equal(found, expected) for found in others)
+    assert all(torch.equal(sums, expected) for sums in others)
 
 
 def test_answers_are_asked_for_where_operators_are_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:

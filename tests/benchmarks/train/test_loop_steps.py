@@ -72,8 +72,8 @@ def compiled_by(monkeypatch: pytest.MonkeyPatch, backend: object) -> list[object
 
     def compile_(call: Callable[..., object], mode: str | None) -> Callable[..., object]:
         asked.append(mode)
-        found: Callable[..., object] = real(call, backend=backend)
-        return found
+        compiled: Callable[..., object] = real(call, backend=backend)
+        return compiled
 
     monkeypatch.setattr(torch, "compile", compile_)
     return asked
@@ -85,17 +85,17 @@ def test_compiled_models_train_as_others_do(monkeypatch: pytest.MonkeyPatch) -> 
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
         graphs.append(1)
-        found: Callable[..., object] = graph.forward
-        return found
+        forward: Callable[..., object] = graph.forward
+        return forward
 
     config = replace(CONFIG, batch_size=24)
     plain, model = linear(), linear()
     expected = run(plain, config)
     asked = compiled_by(monkeypatch, backend)
-    found = run(model, replace(config, compiled=True))
+    result = run(model, replace(config, compiled=True))
     assert asked == [None], "no CUDA graphs on a CPU"
     assert len(graphs) == 1, "one shape, in training alone"
-    assert [e.train_loss for e in found.history] == pytest.approx([e.train_loss for e in expected.history])
+    assert [e.train_loss for e in result.history] == pytest.approx([e.train_loss for e in expected.history])
     assert model.state_dict().keys() == plain.state_dict().keys()
     torch.testing.assert_close(model.state_dict(), plain.state_dict())
     run(linear(), replace(config, compiled=True, batch_size=1000))

@@ -44,17 +44,17 @@ def train(
 
         return wrapped
 
-    given = trial(settings_of("dropout"))
+    prepared = trial(settings_of("dropout"))
     result = fit(
-        given.model, given.train, given.val, config,
-        loss=cutting(given.loss), metrics=cutting(given.metrics), select="score", seed=1, checkpoint=checkpoint,
+        prepared.model, prepared.train, prepared.val, config,
+        loss=cutting(prepared.loss), metrics=cutting(prepared.metrics), select="score", seed=1, checkpoint=checkpoint,
     )  # fmt: skip
-    return result, given.model.state_dict()
+    return result, prepared.model.state_dict()
 
 
-def assert_identical(found: Outcome, expected: Outcome) -> None:
+def assert_identical(outcome: Outcome, expected: Outcome) -> None:
     """Bit by bit, but for the times."""
-    for (result, state), (other, other_state) in [(found, expected)]:
+    for (result, state), (other, other_state) in [(outcome, expected)]:
         assert list(map(timeless, result.history)) == list(map(timeless, other.history))
         assert result.best.number == other.best.number
         assert state.keys() == other_state.keys()
@@ -132,26 +132,26 @@ def test_any_damage_leads_to_the_same_result(share: float, flipped: int | None) 
 
 
 def assert_same_tensors(job: Job, *stores: RunStore) -> None:
-    found, expected = (load_file(store.predictor_file(job.settings)) for store in stores)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    model, expected = (load_file(store.predictor_file(job.settings)) for store in stores)
+    assert model.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in model.items())
     first, second = (store.predictor_file(job.settings).read_bytes() for store in stores)
     assert first == second, "what is said of the tensors is the same, too"
 
 
-def assert_same_run(found: Run, expected: Run) -> None:
+def assert_same_run(run: Run, expected: Run) -> None:
     """All but times and memory."""
-    assert list(map(timeless, found.history)) == list(map(timeless, expected.history))
+    assert list(map(timeless, run.history)) == list(map(timeless, expected.history))
     same = ("settings", "label", "parameters", "networks", "tests", "val", "best_epoch", "diverged", "extra")
     for name in same:
-        assert getattr(found, name) == getattr(expected, name), name
+        assert getattr(run, name) == getattr(expected, name), name
 
 
 def test_the_same_experiment_twice_is_bit_identical(tmp_path: Path) -> None:
     jobs = harness_worker.jobs()
     stores = [RunStore(tmp_path / name) for name in ("first", "second")]
-    for found, expected in zip(*(sweep(jobs, store) for store in stores), strict=True):
-        assert_same_run(found, expected)
+    for run, expected in zip(*(sweep(jobs, store) for store in stores), strict=True):
+        assert_same_run(run, expected)
     for job in jobs:
         assert_same_tensors(job, *stores)
     other = Job(replace(jobs[-1].settings, seed=1), jobs[-1].prepare)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nfn_monomial.benchmarks.settings.training import Schedule, TrainConfig
-from nfn_monomial.benchmarks.train.schedule import learning_rate
+from nfn_monomial.benchmarks.train.loop import learning_rate
 
 CONFIG = TrainConfig(learning_rate=2.0, warmup_steps=3)
 
@@ -25,10 +25,10 @@ def test_rates_of_short_trainings() -> None:
 
 @given(st.sampled_from(["constant", "cosine", "one-cycle"]), st.integers(1, 60), st.integers(0, 70))
 def test_rates_rise_to_the_largest_then_fall(schedule: Schedule, steps: int, warmup: int) -> None:
-    found = rates(schedule, steps, warmup)
-    top = found.index(max(found))
-    assert found[: top + 1] == sorted(found[: top + 1])
-    assert found[top:] == sorted(found[top:], reverse=True)
-    assert 0 < min(found) <= max(found) <= 2
+    series = rates(schedule, steps, warmup)
+    top = series.index(max(series))
+    assert series[: top + 1] == sorted(series[: top + 1])
+    assert series[top:] == sorted(series[top:], reverse=True)
+    assert 0 < min(series) <= max(series) <= 2
     if warmup < steps and schedule != "one-cycle":
-        assert max(found) == 2
+        assert max(series) == 2

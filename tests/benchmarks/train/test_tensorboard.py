@@ -26,10 +26,10 @@ def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(experiment, "TensorBoardLogger", Logger)
     (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
-    (found,) = sweep([job], RunStore(tmp_path))
+    (run,) = sweep([job], RunStore(tmp_path))
     ((folder, events),) = logged.items()
     assert folder == str(tmp_path / "tensorboard" / job.settings.name)
-    for (step, numbers), epoch in zip(events, found.history, strict=True):
+    for (step, numbers), epoch in zip(events, run.history, strict=True):
         assert step == epoch["number"]
         assert numbers["train/loss"] == epoch["train_loss"]
         assert numbers["validation/score"] == epoch["metrics"]["score"]

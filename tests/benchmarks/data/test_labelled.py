@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from nfn_monomial.benchmarks.data.formats import checkpoints, own_checkpoints
+from nfn_monomial.benchmarks.data.formats import labelled
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
-from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, OwnCheckpoints
+from nfn_monomial.benchmarks.data.formats.labelled import LabelledCheckpoints, Request
 from nfn_monomial.benchmarks.data.formats.result_tables import number_in
 from nfn_monomial.benchmarks.data.formats.sides import sides_by, sides_drawn, together
 from nfn_monomial.tools.definitions.define import Definition, define
@@ -22,9 +22,9 @@ from nfn_monomial.tools.predictors.networks import Given, match
 RUNS, EPOCHS = 10, 3
 
 
-def read_own(asked: Asked, definition: Definition) -> OwnCheckpoints:
+def read(request: Request, definition: Definition) -> LabelledCheckpoints:
     """All networks are of this architecture."""
-    return own_checkpoints.read_own(asked, lambda arguments: definition)
+    return labelled.read_labelled(request, lambda arguments: definition)
 
 
 def network() -> nn.Module:
@@ -75,11 +75,13 @@ def flat(tmp_path: Path, states: list[dict[str, torch.Tensor]]) -> tuple[Path, d
     return folder, {"name": names, "run": [i // EPOCHS for i in numbers], "loss": [0.5 + i / 7 for i in numbers]}
 
 
-def losses(own: OwnCheckpoints) -> dict[str, float]:
-    """What was read of each file, by the end of its name."""
-    parts = (own.corpus.train, own.corpus.val, own.corpus.test)
+def losses(checkpoints: LabelledCheckpoints) -> dict[str, float]:
+    """Returns the target of each file by its path."""
+    parts = (checkpoints.corpus.train, checkpoints.corpus.val, checkpoints.corpus.test)
     pairs = zip(
-        sum((own.paths[s] for s in own.paths), ()), torch.cat([p[0].networks.accuracy for p in parts]), strict=True
+        sum((checkpoints.paths[s] for s in checkpoints.paths), ()),
+        torch.cat([p[0].networks.accuracy for p in parts]),
+        strict=True,
     )
     return {path.as_posix(): float(loss) for path, loss in pairs}
 
@@ -92,13 +94,13 @@ def test_layouts_are_the_same_networks(
     names = write(folder, states, layout)
     other = [f"{i} of {len(names)}" for i in range(len(names))]
     table = csv(tmp_path / "runs.csv", {"note": other, "file": names, "loss": range(len(names))})
-    own = read_own(Asked(folder, table, "loss"), definition)
-    assert (own.task, own.classes) == ("regression", ())
-    assert [len(own.paths[side]) for side in ("train", "val", "test")] == [22, 4, 4]
-    for side, parts in (("train", own.corpus.train), ("test", own.corpus.test)):
+    checkpoints = read(Request(folder, table, "loss"), definition)
+    assert (checkpoints.task, checkpoints.classes) == ("regression", ())
+    assert [len(checkpoints.paths[side]) for side in ("train", "val", "test")] == [22, 4, 4]
+    for side, parts in (("train", checkpoints.corpus.train), ("test", checkpoints.corpus.test)):
         networks = parts[0].networks
         assert networks.accuracy.dtype == torch.float64
-        for row, path in enumerate(own.paths[side]):
+        for row, path in enumerate(checkpoints.paths[side]):
             number = int(networks.accuracy[row])
             assert names[number].removesuffix(".ckpt") in str(path)
             assert torch.equal(networks.tensors["1.running_var"][row], states[number]["1.running_var"])
@@ -114,17 +116,17 @@ def test_ways_to_name_a_file(tmp_path: Path, definition: Definition, flat: tuple
         "backwards": [f".\\runs\\{name}.pt" for name in names],
         "from the root on": [str(folder / name) for name in names],
     }
-    expected = losses(read_own(Asked(folder, csv(tmp_path / "t.csv", columns), "loss"), definition))
+    expected = losses(read(Request(folder, csv(tmp_path / "t.csv", columns), "loss"), definition))
     for way, cells in ways.items():
         table = csv(tmp_path / "t.csv", {"file": cells, "loss": loss}, ";")
-        assert losses(read_own(Asked(folder, table, "loss"), definition)) == expected, way
+        assert losses(read(Request(folder, table, "loss"), definition)) == expected, way
     lines = [json.dumps({"name": name, "loss": value, "more": None}) for name, value in zip(names, loss, strict=True)]
     (tmp_path / "t.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (tmp_path / "t.json").write_text(f"[{', '.join(lines)}]", encoding="utf-8")
     epochs = [i % EPOCHS for i in range(len(names))]
     parts = csv(tmp_path / "parts.tsv", {"run": columns["run"], "epoch": epochs, "loss": loss}, "\t")
     for table, way in ((tmp_path / "t.jsonl", None), (tmp_path / "t.json", "name"), (parts, "run-{run}-{epoch}")):
-        assert losses(read_own(Asked(folder, table, "loss", way), definition)) == expected
+        assert losses(read(Request(folder, table, "loss", way), definition)) == expected
 
 
 def test_what_does_not_match_is_counted(
@@ -136,8 +138,8 @@ def test_what_does_not_match_is_counted(
     state = torch.load(folder / "run-3-0.pt")
     state["0.bias"][0] = torch.nan
     torch.save(state, folder / "run-3-0.pt")
-    own = read_own(Asked(folder, csv(tmp_path / "t.csv", columns), "loss"), definition)
-    said = "\n".join(own.notes)
+    checkpoints = read(Request(folder, csv(tmp_path / "t.csv", columns), "loss"), definition)
+    said = "\n".join(checkpoints.notes)
     assert "24 networks of Net, named by the column name" in said
     assert "2 lines have no file, as run-99, run-98" in said
     assert "3 lines have no loss that is finite, as line 2, line 3" in said
@@ -167,16 +169,16 @@ def test_classes_and_numbers(tmp_path: Path, definition: Definition, flat: tuple
     folder, columns = flat
     kinds = ["sgd", "adam"] * 14 + ["lion", "sgd"]
     table = csv(tmp_path / "t.csv", columns | {"kind": kinds, "share": [f"{v}%" for v in columns["loss"]]})
-    own = read_own(Asked(folder, table, "kind"), definition)
-    assert (own.task, own.classes) == ("classification", ("adam", "sgd"))
-    assert "1 lines have a class of fewer than 3 networks, as lion" in own.notes
-    for path, label in losses(own).items():
-        assert own.classes[int(label)] == kinds[columns["name"].index(Path(path).stem)]
-    few = read_own(Asked(folder, table, "run"), definition).notes[1]
+    checkpoints = read(Request(folder, table, "kind"), definition)
+    assert (checkpoints.task, checkpoints.classes) == ("classification", ("adam", "sgd"))
+    assert "1 lines have a class of fewer than 3 networks, as lion" in checkpoints.notes
+    for path, label in losses(checkpoints).items():
+        assert checkpoints.classes[int(label)] == kinds[columns["name"].index(Path(path).stem)]
+    few = read(Request(folder, table, "run"), definition).notes[1]
     assert few.endswith("numbers, 10 different ones; --task classification takes them for classes")
-    assert read_own(Asked(folder, table, "loss"), definition).notes[1].endswith("its cells are numbers")
-    assert read_own(Asked(folder, table, "run", task="classification"), definition).classes[:2] == ("0", "1")
-    assert read_own(Asked(folder, table, "share", task="ranking"), definition).unit == "%"
+    assert read(Request(folder, table, "loss"), definition).notes[1].endswith("its cells are numbers")
+    assert read(Request(folder, table, "run", task="classification"), definition).classes[:2] == ("0", "1")
+    assert read(Request(folder, table, "share", task="ranking"), definition).unit == "%"
 
 
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -187,7 +189,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"name": ["run-0-0"] * 30}, {}, r"line 2 and line 3 both name .*run-0-0\.pt: keep one of them"),
     ({"name": [f"x{i}" if i > 4 else f"run-{i}-0" for i in range(30)]}, {}, r"5 lines name a checkpoint, .* 10"),
     ({"loss": ["diverged", *range(29)]}, {}, r"loss has 29 numbers and 1 texts, as diverged: empty these cells"),
-    ({"loss": ["a"] * 30}, {"task": "ranking"}, r"ranking is of numbers, and loss has 30 texts"),
+    ({"loss": ["a"] * 30}, {"task": "ranking"}, r"ranking is for numbers, but loss has 30 texts"),
     ({"loss": ["1%", *range(29)]}, {}, r"numbers with % and without"),
     ({"loss": ['"1,000"', *range(970, 999)]}, {}, r"loss has '1,000' and '970': are commas points"),
     ({"loss": [f"c{i}" for i in range(30)]}, {}, r"0 networks are of a class of loss that others have"),
@@ -205,7 +207,7 @@ def test_tables_that_cannot_be_used(
     folder, columns = flat
     table = csv(tmp_path / "t.csv", columns | changed)
     with pytest.raises(CorpusError, match=message):
-        read_own(Asked(**{"folder": folder, "targets": table, "column": "loss"} | asked), definition)
+        read(Request(**{"folder": folder, "targets": table, "column": "loss"} | asked), definition)
 
 
 def test_a_folder_of_several_is_not_guessed(
@@ -215,7 +217,7 @@ def test_a_folder_of_several_is_not_guessed(
     runs = [f"run-{i // EPOCHS}" for i in range(len(states))]
     table = csv(tmp_path / "t.csv", {"run": runs, "loss": range(len(states))})
     with pytest.raises(CorpusError, match="'run-0' of run may be any of 3 files"):
-        read_own(Asked(tmp_path / "runs", table, "loss"), definition)
+        read(Request(tmp_path / "runs", table, "loss"), definition)
 
 
 def test_two_columns_that_name_all_files_are_asked_about(
@@ -226,13 +228,13 @@ def test_two_columns_that_name_all_files_are_asked_about(
         torch.save(state, tmp_path / "runs" / f"{i}.pt")
     numbers = range(len(states))
     table = csv(tmp_path / "t.csv", {"seed": numbers[::-1], "id": numbers, "loss": numbers})
-    with pytest.raises(CorpusError, match=r"seed and id name other files, .*29\.pt and .*0\.pt: .*--names COLUMN"):
-        read_own(Asked(tmp_path / "runs", table, "loss"), definition)
+    with pytest.raises(CorpusError, match=r"seed and id name different files, .*29\.pt and .*0\.pt: .*--names COLUMN"):
+        read(Request(tmp_path / "runs", table, "loss"), definition)
     expected = {(tmp_path / "runs" / f"{i}.pt").as_posix(): float(i) for i in numbers}
-    assert losses(read_own(Asked(tmp_path / "runs", table, "loss", "id"), definition)) == expected
-    assert read_own(Asked(tmp_path / "runs", table, "seed"), definition).notes[0].endswith("by the column id")
+    assert losses(read(Request(tmp_path / "runs", table, "loss", "id"), definition)) == expected
+    assert read(Request(tmp_path / "runs", table, "seed"), definition).notes[0].endswith("by the column id")
     table = csv(tmp_path / "t.csv", {"id": numbers, "file": [f"{i}.pt" for i in numbers], "loss": numbers})
-    assert read_own(Asked(tmp_path / "runs", table, "loss"), definition).notes[0].endswith("by the column id")
+    assert read(Request(tmp_path / "runs", table, "loss"), definition).notes[0].endswith("by the column id")
 
 
 def test_predictors_know_the_keys_that_files_have(
@@ -242,7 +244,7 @@ def test_predictors_know_the_keys_that_files_have(
     saved = [{f"old_{key}": t for key, t in state.items()} for state in states]
     table = csv(tmp_path / "t.csv", {"name": write(tmp_path / "runs", saved, "flat"), "loss": range(len(saved))})
     renaming = replace(definition, renamed=lambda key: key.removeprefix("old_"))
-    (part,) = read_own(Asked(tmp_path / "runs", table, "loss"), renaming).corpus.train
+    (part,) = read(Request(tmp_path / "runs", table, "loss"), renaming).corpus.train
     for prefix in ("", "old_"):
         state = {f"{prefix}{key}": t for key, t in states[0].items() if t.is_floating_point()}
         names = match(Given("a file", state), [part.info], True, "Net").names
@@ -252,15 +254,15 @@ def test_predictors_know_the_keys_that_files_have(
 def test_what_cannot_be_learned_from_is_not_read(
     definition: Definition, tmp_path: Path, flat: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Asked(flat[0], csv(tmp_path / "t.csv", flat[1]), "loss")
-    monkeypatch.setattr(own_checkpoints, "read_defined", None)
-    monkeypatch.setattr(checkpoints, "MOST_WEIGHTS", 41)
+    asked = Request(flat[0], csv(tmp_path / "t.csv", flat[1]), "loss")
+    monkeypatch.setattr(labelled, "_read_network", None)
+    monkeypatch.setattr(labelled, "MOST_WEIGHTS", 41)
     with pytest.raises(CorpusError, match=r"Net has 42 weights; .* of 41 at most"):
-        read_own(asked, definition)
-    monkeypatch.setattr(checkpoints, "MOST_WEIGHTS", 42)
-    monkeypatch.setattr(checkpoints, "_memory", lambda: 30 * 42 * 4 - 1)
+        read(asked, definition)
+    monkeypatch.setattr(labelled, "MOST_WEIGHTS", 42)
+    monkeypatch.setattr(labelled, "_memory", lambda: 30 * 42 * 4 - 1)
     with pytest.raises(CorpusError, match=r"30 networks of 42 weights take .* GiB .* fewer lines"):
-        read_own(asked, definition)
+        read(asked, definition)
 
 
 # -- sides ------------------------------------------------------------------------------------------------------------
@@ -271,8 +273,8 @@ def test_groups_and_copies_stay_together(
 ) -> None:
     folder, columns = flat
     torch.save(states[0], folder / "run-9-2.pt")  # a copy: so runs 0 and 9 are one group
-    own = read_own(Asked(folder, csv(tmp_path / "t.csv", columns), "loss", group=("run",), seed=3), definition)
-    side = {path.stem: name for name, paths in own.paths.items() for path in paths}
+    checkpoints = read(Request(folder, csv(tmp_path / "t.csv", columns), "loss", group=("run",), seed=3), definition)
+    side = {path.stem: name for name, paths in checkpoints.paths.items() for path in paths}
     assert set(side.values()) == {"train", "val", "test"}
     for run in range(RUNS):
         assert len({side[f"run-{run}-{epoch}"] for epoch in range(EPOCHS)}) == 1
@@ -285,9 +287,9 @@ def test_a_leak_of_a_column_is_told(
     folder, columns = flat
     torch.save(states[0], folder / "run-9-2.pt")
     columns["side"] = [["Train", "valid", "test"][i // 10] for i in range(30)]
-    own = read_own(Asked(folder, csv(tmp_path / "t.csv", columns), "loss", split="side"), definition)
-    assert [len(paths) for paths in own.paths.values()] == [10, 10, 10]
-    assert "1 networks are a copy, or of the group, of one on another side" in "\n".join(own.notes)
+    checkpoints = read(Request(folder, csv(tmp_path / "t.csv", columns), "loss", split="side"), definition)
+    assert [len(paths) for paths in checkpoints.paths.values()] == [10, 10, 10]
+    assert "1 networks are a copy, or of the group, of one on another side" in "\n".join(checkpoints.notes)
 
 
 def test_draws() -> None:
