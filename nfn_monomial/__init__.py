@@ -12,8 +12,9 @@ Names are looked up when they are first asked for: a program that needs none of 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .doors import lazy
 
 if TYPE_CHECKING:
     from .alignment import Alignment, Comparison, align, compare
@@ -41,6 +42,33 @@ if TYPE_CHECKING:
     )
     from .symmetry import Symmetry, register_activation, symmetry_of
     from .trace import fold_batchnorm, register_operator
+else:
+    lazy(
+        __name__,
+        {
+            "alignment": ["Alignment", "Comparison", "align", "compare"],
+            "basis": [],
+            "canonical": ["balance", "fingerprint"],
+            "errors": ["MonomialError"],
+            "fibre": ["normal_form"],
+            "models": ["EquivariantNFN", "MonomialNFN"],
+            "nn": [
+                "Canonicalize",
+                "EquivariantLinear",
+                "EquivariantNorm",
+                "GatedActivation",
+                "InvariantPool",
+                "MessagePassing",
+                "PointwiseActivation",
+                "TensorProduct",
+            ],
+            "read": ["InvariantStatistics", "ProbeFeatures"],
+            "space": ["Axis", "Features", "GroupElement", "MonomialMatrix", "WeightSpace"],
+            "symmetry": ["Symmetry", "register_activation", "symmetry_of"],
+            "trace": ["fold_batchnorm", "register_operator"],
+            "verify": [],
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -76,36 +104,3 @@ __all__ = [
     "register_operator",
     "symmetry_of",
 ]
-_HOMES = {
-    "alignment": ("Alignment", "Comparison", "align", "compare"),
-    "basis": (),
-    "canonical": ("balance", "fingerprint"),
-    "errors": ("MonomialError",),
-    "fibre": ("normal_form",),
-    "models": ("EquivariantNFN", "MonomialNFN"),
-    "nn": (
-        "Canonicalize",
-        "EquivariantLinear",
-        "EquivariantNorm",
-        "GatedActivation",
-        "InvariantPool",
-        "MessagePassing",
-        "PointwiseActivation",
-        "TensorProduct",
-    ),
-    "read": ("InvariantStatistics", "ProbeFeatures"),
-    "space": ("Axis", "Features", "GroupElement", "MonomialMatrix", "WeightSpace"),
-    "symmetry": ("Symmetry", "register_activation", "symmetry_of"),
-    "trace": ("fold_batchnorm", "register_operator"),
-    "verify": (),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return import_module(f".{name}", __name__)
-    for room, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(f".{room}", __name__), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

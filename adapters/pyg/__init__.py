@@ -53,11 +53,29 @@ input, and documents what they refuse. With transforms and layers of ``torch_geo
 - Neurons without edges are nodes like any other for layers; `from_graph` needs every edge, zeros included.
 """
 
-from .checks import check_graph
-from .conv import MonomialCanonicalize, MonomialConv, MonomialGate, MonomialNorm, layer_groups
-from .convert import FromGraph, ToGraph, common_kernel, from_graph, from_graphs, to_graph, to_graphs
-from .group import act, assert_graph_equivariant, assert_graph_invariant, random_graph_element
-from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nfn_monomial.doors import lazy
+
+if TYPE_CHECKING:
+    from .checks import check_graph
+    from .conv import MonomialCanonicalize, MonomialConv, MonomialGate, MonomialNorm, layer_groups
+    from .convert import FromGraph, ToGraph, common_kernel, from_graph, from_graphs, to_graph, to_graphs
+    from .group import act, assert_graph_equivariant, assert_graph_invariant, random_graph_element
+    from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
+else:
+    lazy(
+        __name__,
+        {
+            "checks": ["check_graph"],
+            "conv": ["MonomialCanonicalize", "MonomialConv", "MonomialGate", "MonomialNorm", "layer_groups"],
+            "convert": ["FromGraph", "ToGraph", "common_kernel", "from_graph", "from_graphs", "to_graph", "to_graphs"],
+            "group": ["act", "assert_graph_equivariant", "assert_graph_invariant", "random_graph_element"],
+            "models": ["MonomialBlock", "MonomialEmbedding", "MonomialGNN", "MonomialPool"],
+        },
+    )
 
 __all__ = [
     "FromGraph",

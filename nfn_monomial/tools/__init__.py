@@ -9,19 +9,32 @@ They are looked up when they are first asked for: who reads checkpoints only doe
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nfn_monomial.doors import lazy
 
 from .experiments import missing_extra
 
 if TYPE_CHECKING:
-    from nfn_monomial.tools.definitions.define import define, read_definition
-
     from .checkpoints.alignments import align_checkpoints
     from .checkpoints.balancing import balance_checkpoint
     from .checkpoints.comparison import compare_checkpoints
     from .checkpoints.inspection import find_symmetries
+    from .definitions.define import define, read_definition
     from .predictors import Predictor
+else:
+    lazy(
+        __name__,
+        {
+            "checkpoints.alignments": ["align_checkpoints"],
+            "checkpoints.balancing": ["balance_checkpoint"],
+            "checkpoints.comparison": ["compare_checkpoints"],
+            "checkpoints.inspection": ["find_symmetries"],
+            "definitions.define": ["define", "read_definition"],
+            "predictors": ["Predictor"],
+        },
+        missing=missing_extra,
+    )
 
 __all__ = [
     "Predictor",
@@ -32,23 +45,3 @@ __all__ = [
     "find_symmetries",
     "read_definition",
 ]
-
-_HOMES = {
-    "Predictor": ".predictors",
-    "align_checkpoints": ".checkpoints.alignments",
-    "balance_checkpoint": ".checkpoints.balancing",
-    "compare_checkpoints": ".checkpoints.comparison",
-    "define": "nfn_monomial.tools.definitions.define",
-    "find_symmetries": ".checkpoints.inspection",
-    "read_definition": "nfn_monomial.tools.definitions.define",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        found = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
-    except ModuleNotFoundError as error:
-        raise missing_extra(error, f"{__name__}.{name}") from error
-    return found
