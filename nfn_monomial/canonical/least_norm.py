@@ -11,9 +11,9 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,12 +87,12 @@ def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converg
     """Of all unknowns, one after the other, ``(B, N)``."""
     zeros = [log_squares[0].new_zeros(len(log_squares[0]), *shape) for shape in _shapes(log_squares, terms)]
     whole = Network(list(log_squares), list(terms), zeros)
-    supported = _supported(tuple(terms))
-    alive = whole.among(supported).alive(converge)
+    kept = supported(tuple(terms))
+    alive = whole.among(kept).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
     whole.level(settled, converge)
     whole.level([~x for x in alive], converge)
-    balanced = whole.among(supported, alive)
+    balanced = whole.among(kept, alive)
     balanced.balance(converge)
     for unknown, s in enumerate(balanced.s):
         whole.move(unknown, s - whole.s[unknown])
@@ -108,16 +108,53 @@ def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tup
 
 
 @functools.lru_cache
-def _supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
-    """Which terms of a network without zeros have a size at the minimum: the others could shrink for ever.
+def supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
+    """Finds the terms of a network without zeros that have a size at the minimum: the others could shrink for ever.
 
     With one neuron in each node, a term is supported if some combination of all terms' charges with coefficients >= 0,
-    its own > 0, is 0: the minimum of the sum of exponentials has such coefficients.
+    its own > 0, is 0: the minimum of the sum of exponentials has such coefficients. The simplex method looks for the
+    largest coefficient of one term after the other, in exact arithmetic and by Bland's rule, which does not cycle. It
+    ends with a combination, all of whose terms are supported, or with an equation that has no negative coefficient, so
+    that all of its terms are 0 in every combination.
     """
-    from scipy.optimize import nnls
-
-    charges = np.zeros((1 + max(f.unknown for term in terms for f in term), len(terms)))
+    rows: dict[int, dict[int, Fraction]] = {}  # equations sum(entry * coefficient) = 0, each solved for one coefficient
     for number, term in enumerate(terms):
         for factor in term:
-            charges[factor.unknown, number] += factor.charge
-    return tuple(bool(nnls(charges, -column)[1] < 1e-8) for column in charges.T)
+            row = rows.setdefault(~factor.unknown, {})  # not yet solved for any
+            row[number] = row.get(number, Fraction()) + factor.charge
+
+    def solve_for(entering: int, leaving: int) -> None:
+        row = rows.pop(leaving)
+        row = {k: entry / row[entering] for k, entry in row.items()}
+        for other in rows.values():
+            if factor := other.get(entering):
+                for k, entry in row.items():
+                    other[k] = other.get(k, Fraction()) - factor * entry
+                    if not other[k]:
+                        del other[k]
+        rows[entering] = row
+
+    rows = {unsolved: {k: entry for k, entry in row.items() if entry} for unsolved, row in rows.items()}
+    for unsolved in list(rows):
+        if rows[unsolved]:
+            solve_for(min(rows[unsolved]), unsolved)
+        else:
+            del rows[unsolved]
+
+    support: dict[int, bool] = {}
+    for number in range(len(terms)):
+        while number not in support:
+            # The coefficient of this term grows with those that its equation has negative entries of.
+            growing = [k for k, entry in rows[number].items() if entry < 0] if number in rows else [number]
+            if not growing:
+                zeros = rows.pop(number)
+                support |= dict.fromkeys(zeros, False)
+                rows = {k: {j: x for j, x in row.items() if j not in zeros} for k, row in rows.items()}
+                continue
+            entering = min(growing)
+            limits = [k for k, row in rows.items() if row.get(entering, 0) > 0]
+            if limits:
+                solve_for(entering, min(limits))
+            else:
+                support |= dict.fromkeys([entering, *(k for k, row in rows.items() if entering in row)], True)
+    return tuple(support[number] for number in range(len(terms)))

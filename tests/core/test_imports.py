@@ -10,6 +10,8 @@ from typing import TypeGuard
 
 import pytest
 
+import nfn_monomial
+
 LARGE = {"matplotlib", "pandas", "rich", "scipy", "sklearn", "sympy", "torch._dynamo", "torch._inductor"}
 STEPS = """import sys
 def step():
@@ -78,14 +80,31 @@ def uses_export(path: Path) -> bool:
     for node in ast.walk(tree):
         if is_for_type_checkers(node):
             node.body = []
-    asked = {
-        f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    asked |= {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    asked = imports(tree) | {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return any(name.startswith("torch.export") for name in asked)
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """The dotted names that a file imports, at its top or when a function is called."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+ROOMS = Path(nfn_monomial.__file__).parent
+
+
+def test_the_core_is_pure_torch() -> None:
+    """Nothing else is asked for, even when a function is called; comparing networks and the tools may ask for more."""
+    allowed = {"torch", "nfn_monomial", *sys.stdlib_module_names}
+    for path in ROOMS.rglob("*.py"):
+        if path.relative_to(ROOMS).parts[0] not in {"alignment", "tools"}:
+            names = imports(ast.parse(path.read_text(encoding="utf-8")))
+            assert {name.split(".")[0] for name in names} <= allowed, path
 
 
 def is_for_type_checkers(node: ast.AST) -> TypeGuard[ast.If]:
