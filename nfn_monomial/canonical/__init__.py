@@ -1,4 +1,4 @@
-"""Canonical forms: of all networks with one function, one."""
+"""Canonical forms: one network in place of all that the group turns into it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ STEPS = {torch.float64: 2.0**-23, torch.float32: 2.0**-11}  # of which numbers t
 
 @checked
 def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
-    """A text of 32 hexadecimal digits: the same for all networks that the group turns into one another.
+    """Returns 32 hexadecimal digits, the same for all networks that the group turns into one another.
 
     Equal functions that a symmetry of the space relates have equal fingerprints, whatever the scales between them, so
     checkpoints can be looked up by what they compute. The network is balanced (`balance`), so that only permutations
@@ -61,7 +61,7 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
 
     Args:
         space: the weight space.
-        network: parameter name -> tensor ``(*shape)``; what is no parameter of the space is not looked at.
+        network: parameter name -> tensor ``(*shape)``; entries that are no parameters of the space are ignored.
 
     Raises:
         ValueError: as `WeightSpace.pack`, for names, shapes and values that do not fit.
@@ -78,15 +78,24 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
 
 
 def hashed(space: WeightSpace, network: Mapping[str, Tensor], step: float) -> str:
-    """The fingerprint of a network whose numbers are rounded to multiples of a step."""
+    """Returns the fingerprint of a network whose numbers are rounded to multiples of a step."""
     numbers, sizes = invariants(space, network)
     rounded = (numbers / step).round().to(torch.int64).tolist()
-    text = f"{_VERSION};{_structure(space, sizes)};{step};{rounded}"
+    # Nodes, symmetries and axes are hashed as well, without their names.
+    number = {name: i for i, name in enumerate(space.nodes)}
+    nodes = [
+        (*map(str, node.gauges), sizes.get(name), number.get(node.parent or "")) for name, node in space.nodes.items()
+    ]
+    axes = [
+        [(number[a.node], space.nodes[a.node].charge(a.charge)) if isinstance(a, Axis) else a for a in of_parameter]
+        for of_parameter in space.axes.values()
+    ]
+    text = f"{_VERSION};{nodes};{axes};{step};{rounded}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def step_of(network: Mapping[str, Tensor], steps: Mapping[torch.dtype, float]) -> float:
-    """Of the steps of a network's dtypes the coarsest.
+    """Returns the coarsest of the steps of a network's dtypes.
 
     Raises:
         TypeError: for a tensor of a dtype that has no fingerprint.
@@ -104,7 +113,7 @@ def step_of(network: Mapping[str, Tensor], steps: Mapping[torch.dtype, float]) -
 
 @torch.no_grad()
 def invariants(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
-    """The numbers that `fingerprint` rounds, equal but for rounding for all networks of an orbit; and sizes of nodes.
+    """Returns the numbers that `fingerprint` rounds, equal up to rounding within an orbit, and the sizes of nodes.
 
     Args:
         space: the weight space.
@@ -129,16 +138,3 @@ def invariants(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[Tenso
         if not any(isinstance(axis, Axis) for axis in space.axes[name]):  # it has no neurons to speak for it
             total += x.flatten() @ random_numbers(f"entries {place[name]}", x.numel(), _NUMBERS)
     return total, sizes
-
-
-def _structure(space: WeightSpace, sizes: Mapping[str, int]) -> str:
-    """Nodes, symmetries and axes as text, without names."""
-    number = {name: i for i, name in enumerate(space.nodes)}
-    nodes = [
-        (*map(str, node.gauges), sizes.get(name), number.get(node.parent or "")) for name, node in space.nodes.items()
-    ]
-    axes = [
-        [(number[a.node], space.nodes[a.node].charge(a.charge)) if isinstance(a, Axis) else a for a in of_parameter]
-        for of_parameter in space.axes.values()
-    ]
-    return f"{nodes};{axes}"

@@ -23,7 +23,7 @@ from .newton import Factor, Factors, Network, joined
 
 
 def encoded(terms: Sequence[Factors]) -> list[int]:
-    """Factors as the list of numbers that an operator can be given."""
+    """Writes factors as a list of numbers, because an operator takes no other."""
     return [n for term in terms for n in (len(term), *(m for f in term for m in (*f[:2], len(f.dims), *f.dims)))]
 
 
@@ -38,7 +38,7 @@ def _decoded(numbers: Sequence[int]) -> list[Factors]:
 
 
 def log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], *, converge: bool) -> list[Tensor]:
-    """The logarithms of the scales of least norm, ``(B, *sizes)`` for each unknown.
+    """Returns the logarithms of the scales of least norm, ``(B, *sizes)`` for each unknown.
 
     The start, neurons of norm 1, moves along with the group, and so does every step: to logarithms of least squares,
     which is one linear problem however far the sizes are apart, and from there to the least norm. So equal functions
@@ -84,7 +84,7 @@ def _(info: Any, dims: Any, log_squares: Sequence[Tensor], factors: Any) -> tupl
 
 
 def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converge: bool) -> Tensor:
-    """Of all unknowns, one after the other, ``(B, N)``."""
+    """Returns the log scales of all unknowns, one after the other, ``(B, N)``."""
     zeros = [log_squares[0].new_zeros(len(log_squares[0]), *shape) for shape in _shapes(log_squares, terms)]
     whole = Network(list(log_squares), list(terms), zeros)
     kept = supported(tuple(terms))

@@ -1,4 +1,4 @@
-"""The step that ends the charges: behind it scalings and sign flips act no more, only permutations."""
+"""The step that ends the charges: after it scalings and sign flips act no more, only permutations."""
 
 from __future__ import annotations
 

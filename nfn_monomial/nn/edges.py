@@ -1,4 +1,4 @@
-"""What happens on edges: `plain_exchange` is the definition; a CPU does the same in blocks that stay in its cache."""
+"""The exchange on edges: `plain_exchange` is the definition; a CPU does the same in blocks that stay in its cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BLOCK = 2**18
 
 
 class Ends(NamedTuple):
-    """What the neurons at each end of edges bring to them, see `EdgeMessages`; no products where edges stay."""
+    """The tensors that neurons bring to each end of edges, see `EdgeMessages`; no products where edges stay."""
 
     messages: tuple[Tensor, ...]
     products: tuple[Tensor, ...]
@@ -103,14 +103,14 @@ def scaled(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module does what its class says and nothing else: no other class, no hooks, no method replaced."""
+    """Returns whether a module is of this class and does what that says: no hooks, and no method replaced."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     everywhere = torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
     return type(module) is kind and not any(hooks) and "forward" not in vars(module) and not everywhere
 
 
 def watched(x: Tensor) -> bool:
-    """Whether somebody needs to see the operators on a tensor: a compiler, a transform, autocast, or its own class."""
+    """Returns whether somebody sees the operators on a tensor: a compiler, a transform, autocast, or its class."""
     return (
         torch.compiler.is_compiling()
         or type(x) not in (Tensor, nn.Parameter)
@@ -133,7 +133,7 @@ def sum_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 class _Exchange(torch.autograd.Function):
-    """`exchange` in blocks. What is as large as all edges is read and written once: the rest stays in the cache."""
+    """`exchange` in blocks: tensors as large as all edges are read and written once, the rest stays in the cache."""
 
     @staticmethod
     def forward(
@@ -264,7 +264,7 @@ class _Blocks:
 
 
 def _unpacked(others: Sequence[Any], count: int) -> tuple[Any, Any, Any, Ends]:
-    """The inputs of `_Exchange` behind the edges, of edges with so many ends."""
+    """The inputs of `_Exchange` after the edges, for edges of ``count`` ends."""
     scale, mix, gate, *brought = others
     messages, products, hidden = brought[:count], brought[count:-count], brought[-count:]
     return scale, mix, gate, Ends(tuple(messages), tuple(products), tuple(hidden))

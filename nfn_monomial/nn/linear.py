@@ -158,7 +158,7 @@ class _Route(NamedTuple):
 
 
 def _parts(layout: Layout, step: Step) -> int:
-    """How many parts of ``C`` channels a field has in between."""
+    """The number of parts of ``C`` channels that a field has in between."""
     return math.prod(step.apart, start=layout.multiplicities[step.field])
 
 

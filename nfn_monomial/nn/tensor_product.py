@@ -111,11 +111,13 @@ class TensorProduct(nn.Module):
                 second.multiplicities[product.second] * second_channels,
                 out.multiplicities[product.expansion.field] * out_channels,
             )
-            self.mix[str(term)] = (
-                _FullMix(product, widths, _sizes_of_letters(term, space))
-                if mix == "full"
-                else _ProductMix(product, widths, rank)
-            )
+            if mix == "full":
+                # Typical sizes, to choose an order of multiplication by.
+                axes = zip("".join(term.letters), term.first + term.second + term.target, strict=True)
+                sizes = {letter: space.nodes[axis.node].size or 32 for letter, axis in axes}
+                self.mix[str(term)] = _FullMix(product, widths, sizes)
+            else:
+                self.mix[str(term)] = _ProductMix(product, widths, rank)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -151,7 +153,7 @@ class TensorProduct(nn.Module):
             piece = mix(x.tensors[product.first], y.tensors[product.second], count)
             piece, field = expand(piece, product.expansion, sizes), product.expansion.field
             sums[field] = sums[field] + piece if field in sums else piece
-        # What is the same along an axis, since no term lies along it, is still one number there.
+        # Along an axis on which no term lies, there is one number so far.
         whole = [sums[i].expand(-1, *(sizes[a.node] for a in t), -1) for i, t in enumerate(target.inner.types)]
         return target.unfold(Features(target.inner, tuple(whole)))
 
@@ -219,14 +221,8 @@ def _product(term: BilinearTerm, first: Layout, second: Layout, out: Layout) -> 
     return _Product(*indices, (one, two, "".join(opened)), averaged, expansion)
 
 
-def _sizes_of_letters(term: BilinearTerm, space: WeightSpace) -> dict[str, int]:
-    """Typical sizes, to choose an order of multiplication by."""
-    letters, axes = "".join(term.letters), term.first + term.second + term.target
-    return {letter: space.nodes[axis.node].size or 32 for letter, axis in zip(letters, axes, strict=True)}
-
-
 class _FullMix(nn.Module):
-    """Any bilinear map of channels x multiplicity; ``count`` divides the result, as of an average."""
+    """Any bilinear map of channels x multiplicity; an average divides the result by ``count``."""
 
     def __init__(self, product: _Product, widths: tuple[int, int, int], sizes: Mapping[str, int]) -> None:
         super().__init__()
@@ -269,7 +265,7 @@ class _ProductMix(nn.Module):
         self.down_0, self.down_1 = (nn.Parameter(torch.empty(rank, width)) for width in widths[:2])
         self.up = nn.Parameter(torch.empty(widths[2], rank))
         one, two, kept = product.letters
-        # What only one input has is averaged over before it is multiplied.
+        # Axes of one input alone are averaged over before the product.
         a, b = (
             "".join(t for t in dict.fromkeys(mine) if t in other + kept) for mine, other in ((one, two), (two, one))
         )

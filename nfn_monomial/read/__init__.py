@@ -1,4 +1,4 @@
-"""What is read off networks without learned layers: statistics, and answers to probes."""
+"""Features of networks that need no learned layers: statistics, and answers to probes."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from .sites import LAYERS, true_sites
 
 
 class Probed(NamedTuple):
-    """What networks answer to P inputs.
+    """The answers of networks to P inputs.
 
     Attributes:
         outputs: ``(B, P, *output shape)``, invariant under every symmetry that preserves the networks' functions; of a
             network with several outputs, all in a row, ``(B, P, n)``.
-        hidden: hidden node -> ``(B, n, P)``, what the neurons hand on to the next layer, averaged over positions and,
-            where several layers read a node, over them: a field of the charge `ProbeFeatures.charges`, +1 behind
+        hidden: hidden node -> ``(B, n, P)``, activations as the next layer reads them, averaged over positions and,
+            where several layers read a node, over them: a field of the charge `ProbeFeatures.charges`, +1 after
             ordinary layers, ``h_j -> d_j h_{pi^{-1}(j)}``. Of a nested node ``(B, *sizes, P)``.
     """
 
@@ -181,7 +181,7 @@ class ProbeFeatures(nn.Module):
 
 
 def _as_tensor(outputs: Any, count: int) -> Tensor:
-    """What a module returns for ``count`` inputs, several tensors as one ``(count, n)``."""
+    """Joins all that a module returns for ``count`` inputs into one tensor ``(count, n)``, if it is several."""
     if isinstance(outputs, Tensor):
         return outputs
     leaves = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
@@ -189,7 +189,7 @@ def _as_tensor(outputs: Any, count: int) -> Tensor:
 
 
 def _runs_side_by_side(template: nn.Module, x: Tensor) -> bool:
-    """Whether all that the template computes can run for many networks at once."""
+    """Returns whether all that the template computes can run for many networks at once."""
     networks = {key: t.detach()[None] for key, t in _state(template).items()}
     try:
         with torch.no_grad():

@@ -1,10 +1,10 @@
-"""Neuron features: what every neuron and every weight carries while messages pass between them.
+"""Neuron features: the streams of every neuron and every weight while messages pass between them.
 
 Where weight-space features fold input and output neurons into channels, here every neuron of every node, FIXED ones
 included, has streams of its own, and so has every weight:
 
 =========  ==========================  ==========================================================================
-field      field type                  what it is like
+field      field type                  behaves like
 =========  ==========================  ==========================================================================
 edges      ``(target^+1, source^-1)``  a weight: ``e_jk -> d_j / d_k e_jk``
 stream +1  ``(node^+1,)``              an activation or a bias: ``h_j -> d_j h_j``
@@ -37,7 +37,7 @@ from nfn_monomial.space.links import Link
 from nfn_monomial.space.weight_space import WeightSpace
 
 Charges: TypeAlias = tuple[Charge, ...]
-"""Of a stream: the charge on each axis of its neurons, one for a node that is nested in no other."""
+"""The charge of a stream on each axis of its neurons, one for a node that is nested in no other."""
 
 Streams: TypeAlias = tuple[Tensor, ...]
 """The streams of some neurons, ``(..., n, C)`` each, in the order of their charges; ``inv`` is the last."""
@@ -332,11 +332,11 @@ class NeuronLayer(nn.Module):
 
     @property
     def reads_edges(self) -> bool:
-        """Whether edges are read."""
+        """True if any edges are read."""
         return not self.reads.isdisjoint(range(len(self.neurons.edges)))
 
     def reads_of(self, node: str) -> bool:
-        """Whether any stream of a node is read."""
+        """Returns whether any stream of a node is read."""
         return not self.reads.isdisjoint(self.neurons.numbers(node))
 
     def fields(self, features: Features) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What happens on an edge and at a neuron, whether neurons lie one layer after the other or in a graph."""
+"""Layers on edges and at neurons, for neurons that lie one layer after the other or in a graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EndMix(nn.Module):
 
 
 class EdgeMessages(nn.Module):
-    """What happens on an edge between the neurons at its ends, channel by channel but for the matrices.
+    """The exchange on an edge between the neurons at its ends, channel by channel except for the matrices.
 
     Of an edge ``e_jk`` from neuron ``k`` to neuron ``j``, with matrices A, P, U of the source, B, Q, V of the target::
 
