@@ -3,8 +3,8 @@
 Every layer takes nfn's ``NetworkSpec`` first and maps ``WeightSpaceFeatures`` to ``WeightSpaceFeatures``, so that it
 mixes with ``HNPLinear``, ``NPAttention``, ``TupleOp`` and the rest in one ``nn.Sequential``. Where nfn's layers know
 permutations only, these know the scalings or sign flips that the given networks' activations allow as well. Up to
-`MonomialCanonicalize` or `MonomialBalance` only these layers keep them; behind it features are only permuted, and nfn's
-layers do.
+`MonomialCanonicalize` or `MonomialBalance` only these layers keep them; after it features are only permuted, and nfn's
+layers keep that.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Layer(nn.Module):
 def _converted(
     wsfeat: WeightSpaceFeatures, space: WeightSpace, core: Callable[[Features], Features], out_space: WeightSpace
 ) -> WeightSpaceFeatures:
-    """What a function of the core's features makes of nfn's, which are checked: see `WeightSpace.pack`.
+    """Applies a function of the core's features to nfn's, which are checked: see `WeightSpace.pack`.
 
     NaN and infinities are looked for where features carry no gradient: in data, not in activations under training.
     """
@@ -233,7 +233,7 @@ class MonomialBalance(_Layer):
 
 
 class _Uncharged(nn.Module):
-    """Balanced features as what they are from there on: permuted only."""
+    """Balances features and hands them to a space in which neurons are only permuted."""
 
     def __init__(self, space: WeightSpace) -> None:
         super().__init__()
@@ -292,8 +292,8 @@ class MonomialPool(nn.Module):
             pooled.append(mean.reshape(*x.shape[:2], math.prod(mean.shape[2:])))
         out = torch.cat(pooled, -1)
         if len(wsfeat.weights) != len(self.network_spec) or out.shape[-1] != self.num_outs:
-            found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-            raise InvalidValueError(f"MonomialPool: found {found}; the spec has {_shapes(self.network_spec)}")
+            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+            raise InvalidValueError(f"MonomialPool: found {shapes}; the spec has {_shapes(self.network_spec)}")
         return out
 
     def extra_repr(self) -> str:

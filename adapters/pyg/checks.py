@@ -1,4 +1,4 @@
-"""What is looked at once, at the boundary, before a graph is used."""
+"""Checks of graphs, once, at the boundary, before they are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
 
 
 def require_tensor(x: object, name: str, shape: Sequence[int | str], dtypes: Sequence[torch.dtype], where: str) -> None:
-    """Raise unless a value is a tensor of one of these dtypes and of this shape, a letter standing for any size."""
+    """Raises unless a value is a tensor of one of these dtypes and of this shape, a letter standing for any size."""
     if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in dtypes:
         kind = "whole numbers" if torch.int64 in dtypes else "floating point numbers"
         raise InvalidTypeError(f"{where}: {name} must be a tensor of {kind}, found {shown(x)}")
@@ -52,13 +52,13 @@ def kernel_of(graph: Any) -> tuple[int, ...]:
 
 
 def looks_at_values(graph: Any) -> bool:
-    """Whether a layer looks at values of a graph's indices: on a CPU, where nothing waits for them."""
+    """Returns whether a layer looks at values of a graph's indices: on a CPU, where nothing waits for them."""
     return graph.edge_index.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @checked
 def check_graph(graph: Any, where: str = "check_graph") -> None:
-    """Raise unless a graph, or a batch of graphs, is one of networks, as `to_graph` makes them.
+    """Raises unless a graph, or a batch of graphs, is one of networks, as `to_graph` makes them.
 
     `MonomialEmbedding` calls it on graphs on a CPU; of others layers check names, shapes and dtypes alone, as this does
     under ``torch.compile``: check data once, when they are prepared. A graph may lack edges (pruned weights, isolated

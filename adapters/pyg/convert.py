@@ -75,7 +75,13 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     spaces = [space for _, space in networks]
     padding = padding_of(spaces)
     frame = common_kernel(*spaces) if kernel is None else tuple(kernel)
-    parts = [attributes_of(_batch_of(tensors, space), space, frame, padding) for tensors, space in networks]
+    parts = []
+    for tensors, space in networks:
+        if isinstance(tensors, Features):
+            tensors = space.unpack(tensors)
+        elif all(name in tensors and tensors[name].ndim == len(dims) for name, dims in space.parameters.items()):
+            tensors = {name: tensors[name][None, None] for name in space.parameters}  # a state dict of one network
+        parts.append(attributes_of(tensors, space, frame, padding))
     first = parts[0]["x"]
     for i, part in enumerate(parts):
         x = part["x"]
@@ -209,17 +215,8 @@ def attributes_of(
     return {"x": x, "edge_index": repeated.pop("edge_index"), "edge_attr": edge_attr} | repeated
 
 
-def _batch_of(networks: Networks, space: WeightSpace) -> Mapping[str, Tensor]:
-    """Named tensors ``(B, C, *shape)``."""
-    if isinstance(networks, Features):
-        return space.unpack(networks)
-    if all(name in networks and networks[name].ndim == len(dims) for name, dims in space.parameters.items()):
-        return {name: networks[name][None, None] for name in space.parameters}
-    return networks
-
-
 def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:
-    """All networks one after the other, with what ``Batch.from_data_list`` notes down for ``to_data_list``."""
+    """Joins all networks, with the notes that ``Batch.from_data_list`` makes for ``to_data_list``."""
     counts = torch.tensor([[part["x"].shape[1], part["edge_attr"].shape[1]] for part in parts for _ in part["x"]])
     nodes, edges = torch.cat([counts.new_zeros(1, 2), counts.cumsum(0)]).unbind(1)
     device = parts[0]["x"].device
@@ -262,7 +259,7 @@ def read(graph: Any, runs: Sequence[Run]) -> list[dict[str, Tensor]]:
 
 
 def _slots(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]) -> Tensor:
-    """Where the entries of all parameters lie in a network's ``x`` and, behind it, ``edge_attr``."""
+    """The places of the entries of all parameters in a network's ``x`` followed by its ``edge_attr``."""
     graph = factors_of(space)
     shapes = [space.shape_of(name, sizes) for name in space.parameters]
     slots = torch.empty(sum(map(math.prod, shapes)), dtype=torch.long)
@@ -283,7 +280,7 @@ def _slots(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]
 
 
 def _kernel_slots(name: str, inner: Sequence[int], folded: bool, outer: Sequence[int]) -> Tensor:
-    """Where the entries of a kernel lie in a flattened larger one: in its middle, folded positions at its start.
+    """The places of a kernel's entries in a flattened larger one: in its middle, folded positions at its start.
 
     Raises:
         ValueError: naming the parameter, if it does not fit.

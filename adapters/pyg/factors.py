@@ -70,8 +70,8 @@ class FactorGraph(NamedTuple):
         sets: names of nodes in the space's order; in front of the last, those of parameters without an axis.
         biases: for each node set the parameter in ``x``: one of charge +1 and with one number for each neuron.
         factors: all other parameters, in the order of their edges.
-        felt: for each node set, what is felt of each gauge, those of what it is nested in first.
-        inherited: for each node set, how many of these are of what it is nested in.
+        felt: for each node set, the part of each gauge's symmetry that acts, first of the nodes that it is nested in.
+        inherited: for each node set, the number of gauges of nodes that it is nested in.
         pairs: for each node set, the charges of which it has a pair of streams.
     """
 
@@ -84,7 +84,7 @@ class FactorGraph(NamedTuple):
 
     @property
     def is_chain(self) -> bool:
-        """Whether each node set is joined to the next alone, with charge +1 at targets and -1 at sources."""
+        """True if each node set is joined to the next alone, with charge +1 at targets and -1 at sources."""
         steps = [(i + 1, i) for i in range(len(self.sets) - 1)]
         return [f.sets for f in self.factors] == steps and all(
             _acts_as(self.felt[number], charges, usual)
@@ -220,15 +220,15 @@ def felt_of(gauge: int, charge: int) -> int:
 
 
 def _acts_as(gauges: Sequence[int], charges: Flat, usual: int) -> bool:
-    """Whether there is one gauge, which acts on one charge as on another one."""
+    """Returns whether there is one gauge, which acts on one charge as on another one."""
     return len(gauges) == 1 and felt_of(gauges[0], charges[0] - usual) < FLIPS
 
 
 def _through(charges: Flat, crossing: set[Flat]) -> tuple[Flat, Flat]:
-    """How the charge of a parameter of one end is divided between the two ends of its edges, which are one neuron.
+    """Divides the charge of a parameter of one end between the two ends of its edges, which are one neuron.
 
-    A gain leads from a stream that other edges meet to another one; what leads from none enters the stream of its
-    charge.
+    A gain leads from a stream that other edges meet to another one; a parameter that leads from none enters the stream
+    of its charge.
     """
     to = {q: tuple(map(sum, zip(charges, q, strict=True))) for q in crossing if any(q) and any(charges)}
     streams = [q for q in to if to[q] in crossing and any(to[q])]
@@ -259,7 +259,7 @@ def _negative(charges: Flat) -> Flat:
 
 
 class Padding(NamedTuple):
-    """What graphs of one batch are padded to: numbers of gauges of a node, and of pairs of its streams."""
+    """The numbers of gauges of a node, and of pairs of its streams, that graphs of one batch are padded to."""
 
     gauges: int
     pairs: int
@@ -323,7 +323,7 @@ def _padded(values: Sequence[int], length: int, by: int = 0) -> list[int]:
 
 
 def _felt_by_streams(graph: FactorGraph, number: int, pairs: int) -> list[int]:
-    """What each pair of streams of a node set feels; those that it does not have are only permuted."""
+    """The symmetry that acts on each pair of streams of a node set; pairs that it does not have are only permuted."""
     gauges = graph.felt[number]
     felt = [
         functools.reduce(int.__or__, [felt_of(*pair) for pair in zip(gauges, charges, strict=True)])

@@ -81,7 +81,7 @@ class GraphElement:
 
 
 def _order_by(*numbers: Tensor) -> Tensor:
-    """What sorts by some whole numbers from 0 on, the first of them first."""
+    """The permutation that sorts by whole numbers from 0 on, by the first of them first."""
     return functools.reduce(lambda key, number: key * (int(number.max()) + 1) + number, numbers).argsort()
 
 
