@@ -1,13 +1,13 @@
 """Monomial-matrix-group equivariant neural functionals: layers that read networks and respect all their symmetries.
 
-The core is pure torch. Its rooms, each of which has more than what is named here: ``space`` (weight spaces, groups and
-features), ``basis`` (which maps are equivariant), ``nn`` (layers), ``canonical`` (canonical forms), ``read``
-(statistics and probes), ``models``; and ``testing``. Above it stand ``trace`` (spaces derived from modules), ``verify``
-(spaces tested), ``alignment`` (two networks in one frame) and ``fibre`` (all that leaves a function as it is).
-Every error is a `MonomialError`. Converters live in ``nfn_monomial.adapters``, tools for checkpoints in
-``nfn_monomial.tools``, experiments in ``nfn_monomial.benchmarks``.
+The core is pure torch: ``space`` (weight spaces, groups and features), ``basis`` (which maps are equivariant), ``nn``
+(layers), ``canonical`` (canonical forms), ``read`` (statistics and probes), ``models`` and ``testing``; each of these
+packages has more names than are shown here. Above the core are ``trace`` (spaces derived from modules), ``verify``
+(spaces tested), ``alignment`` (two networks in one frame) and ``fibre`` (all changes that keep a function). Every error
+is a `MonomialError`. Converters are in ``nfn_monomial.adapters``, tools for checkpoints in ``nfn_monomial.tools``,
+experiments in ``nfn_monomial.benchmarks``.
 
-Names are looked up when they are first asked for: a program that needs none of them does not wait for torch.
+A module is imported when one of its names is first asked for: a program that needs none does not wait for torch.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def check_values(graph: Any, where: str) -> None:
         "self-loops, reverse and skipped edges carry the wrong charge. Use AddSelfLoops and ToUndirected behind "
         "from_graph, or in front of layers that know no charges": _misled(graph, ids, ends),
     }
-    # One synchronisation for all of them; what is wrong is looked up only then.
+    # One synchronisation for all of them; the wrong places are looked up only if there are any.
     wrong = torch.stack([bad.any() for bad in problems.values()]).tolist()
     for is_bad, (message, bad) in zip(wrong, problems.items(), strict=True):
         if is_bad:
@@ -137,7 +137,7 @@ def _misled(graph: Any, ids: Tensor, ends: Tensor) -> Tensor:
     source, target = graph.layer[ends]
     if "edge_charge" not in graph:  # a chain of layers
         return torch.as_tensor((source != graph.edge_layer) | (target != graph.edge_layer + 1))
-    # A number for each parameter of each graph; any edge says what it joins.
+    # A number for each parameter of each graph; any one of its edges shows the node sets that it joins.
     number = (ids[ends[0]] * (int(graph.edge_layer.max()) + 1) + graph.edge_layer).clamp(min=0)
     layers = torch.stack([source, target])
     joined = layers.new_zeros(2, int(number.max()) + 1).scatter_(1, number.expand(2, -1), layers)

@@ -67,7 +67,7 @@ class Pairs:
         return total.index_add(0, self._at[end], values.to(total.dtype)).to(values.dtype)
 
     def adders(self, total: Tensor, end: int, plan: int) -> Iterable[Adder]:
-        """For each block what adds to the totals of all neurons at an end."""
+        """For each block an adder to the totals of all neurons at an end."""
         return [partial(_add_rows, total, at) for at in torch.split(self._at[end], plan)]
 
 
@@ -78,14 +78,13 @@ def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
     """One round of messages, forwards and backwards, and the edges' own update: the core's `MessagePassing` on graphs.
 
-    What a message is and what is made of the sums: see `EdgeMessages` and `NeuronUpdate`; all edges share the first,
-    all nodes the second. On graphs of one chain of layers it computes what
-    ``MessagePassing(space, channels, tied=True)`` does, with the same parameters. The output is an update: add it for
-    a residual connection.
+    `EdgeMessages` defines the messages and `NeuronUpdate` the use of their sums; all edges share the one, all nodes the
+    other. On graphs of one chain of layers it computes the same as ``MessagePassing(space, channels, tied=True)``, with
+    the same parameters. The output is an update: add it for a residual connection.
 
     Any edges will do, in any order. On a CPU no message is kept: they are computed in blocks of edges. So ``propagate``
-    is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` say what an edge
-    is good for.
+    is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` show the
+    importance of edges.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 

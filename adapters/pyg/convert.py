@@ -30,14 +30,14 @@ Networks: TypeAlias = Features | Mapping[str, Tensor]
 def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[Size] | None = None) -> Batch:
     """Networks of one architecture as a ``Batch`` of graphs; `from_graph` is the exact inverse.
 
-    A state dict with the names of the space is a batch of one network; what else it has is left out.
+    A state dict with the names of the space is a batch of one network; its other entries are left out.
 
     The result equals ``Batch.from_data_list`` of the networks one by one, which ``batch.to_data_list()`` gives. For
     the graphs' attributes see `nfn_monomial.adapters.pyg`. Differentiable; ``batch[0]`` is a single network.
 
     Args:
         tensors: parameter -> ``(B, C, *shape)``, or -> ``(*shape)`` of one network, or `Features` of the space.
-        space: the networks' weight space. Behind `Canonicalize`, ``space.uncharged()``.
+        space: the networks' weight space. After `Canonicalize`, ``space.uncharged()``.
         kernel: the shape that all kernels are padded to; `common_kernel` of the space by default. Graphs that shall go
             into one batch need one kernel.
 
@@ -154,7 +154,7 @@ class ToGraph(nn.Module):
     """`to_graph` as a module: from the core's layers, or named tensors, to graph layers.
 
     Args:
-        space: the weight space of what comes in; behind `Canonicalize`, ``space.uncharged()``.
+        space: the weight space of the input; after `Canonicalize`, ``space.uncharged()``.
         kernel: see `to_graph`.
     """
 
@@ -177,7 +177,7 @@ class FromGraph(nn.Module):
     """`from_graph` as a module: from graph layers to the core's, which take `Features`.
 
     Args:
-        space: the weight space of the graphs; ``space.unpack`` names the tensors of what comes out.
+        space: the weight space of the graphs; ``space.unpack`` names the tensors of the output.
     """
 
     @checked

@@ -1,8 +1,8 @@
 """Weight spaces as graphs: their node sets, the biases that nodes hold, and all other parameters as edges.
 
 A weight is an edge for each pair of neurons that it connects, a gain or a depthwise kernel an edge from each neuron to
-itself, a parameter without an axis such edges of as many more nodes as it has entries. The group acts on an edge by the
-edge's charges and the scales of its two ends.
+itself; a parameter without an axis becomes edges from further nodes to themselves, one for each of its entries. The
+group acts on an edge by the edge's charges and the scales of its two ends.
 
 A node of size 1 is a factor on whole tensors, such as the sign of all of a transformer's stream. Where it is the third
 end of a parameter, it becomes one more gauge of the neurons at another end. The group in which each of these has a
@@ -26,16 +26,16 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.links import End, Link
 
 Flat = tuple[int, ...]
-"""The charges of one end of an edge: for each gauge of what a neuron is nested in, the outermost first, and of it."""
+"""The charges of one end of an edge: for each gauge of the nodes that a neuron is nested in, then of its own node."""
 
 FLIPS, SCALES = 2, 4
 """Bits of a `Symmetry`'s value: whether signs may flip, and whether there are positive scales."""
 
 
 class Gauge(NamedTuple):
-    """A gauge of the neurons of a node set: a node's, of themselves, of what they are nested in, or of size 1."""
+    """A gauge of a node set's neurons: of their node, of one that they are nested in, or of a node of size 1."""
 
-    carrier: str  # what they are nested in, or their own node
+    carrier: str  # their own node, or one that they are nested in
     node: str  # the same, or a node of size 1 whose gauge it carries
     number: int
 
@@ -47,7 +47,7 @@ class Factor(NamedTuple):
         piece: its name.
         sets: numbers of the node sets of its targets and its sources; one and the same for edges to themselves.
         charges: at its targets and at its sources.
-        rows: nodes along which only targets vary; along what both ends are nested in, edges do not cross over.
+        rows: nodes along which only targets vary; edges do not cross over along nodes that both ends are nested in.
         columns: nodes along which only sources vary.
         order: permutation of the piece's axes to those of the targets, of the sources, and the kernel.
         kernel: see `Link`, as for ``folded``.
@@ -67,7 +67,7 @@ class FactorGraph(NamedTuple):
     """A weight space as node sets, biases and factors.
 
     Attributes:
-        sets: names of nodes in the space's order; in front of the last, those of parameters without an axis.
+        sets: names of nodes in the space's order; before the last, those of parameters without an axis.
         biases: for each node set the parameter in ``x``: one of charge +1 and with one number for each neuron.
         factors: all other parameters, in the order of their edges.
         felt: for each node set, the part of each gauge's symmetry that acts, first of the nodes that it is nested in.
@@ -171,7 +171,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
 
 
 def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[End, Counter[Gauge]]]:
-    """The ends of a parameter's edges and their charges; the first has those of what several are nested in."""
+    """The ends of a parameter's edges and their charges; the first has those of nodes that several are nested in."""
     nested = {*space.nesting, *space.nesting.values()}
     movable = [end for end in link.ends if space.nodes[end.node].permutes]
     factors = [end for end in movable if space.nodes[end.node].size == 1 and end.node not in nested]
@@ -198,7 +198,7 @@ def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[End, Counter[Gau
 def _gauges(
     space: WeightSpace, names: Sequence[str], charged: Sequence[Mapping[Gauge, int]]
 ) -> tuple[dict[str, list[Gauge]], dict[str, tuple[int, ...]]]:
-    """The gauges of each node set, those of what it is nested in first; and what any of some charges feel of each."""
+    """The gauges of each node set, first those that it is nested in; and the part of each that acts on some charge."""
     felt: dict[Gauge, int] = defaultdict(int)
     for charges in charged:
         for gauge, q in charges.items():

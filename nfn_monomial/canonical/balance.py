@@ -1,7 +1,7 @@
 """Canonical forms: one network in place of all that scalings and sign flips turn into it.
 
 The scales are those of the network of least norm, found by convex minimisation; the signs make an odd statistic of
-every neuron positive. What is left of the group is permutations (``space.restricted("permutation")``), so that any
+every neuron positive. Only permutations are left of the group (``space.restricted("permutation")``), so that any
 permutation-equivariant model after it is equivariant, and any permutation-invariant one invariant, under all of it.
 """
 
@@ -41,9 +41,9 @@ def balance(
     convex in the logarithms of scales; the scales themselves need not be where two gauges do the same. They are found
     in float64, from logarithms of the entries, which may have any sizes that their dtype holds.
 
-    A neuron that has no nonzero entry on one side (dead) has no such scale, and as the limit is an entry 0, nor do its
-    entries count for other neurons; nor do those of a parameter of which the network of least norm could do without
-    in any network of this space. It takes the scale at which its nonzero side has norm 1 (the larger of its bias and
+    A neuron that has no nonzero entry on one side (dead) has no such scale, and because its other entries tend to 0
+    they do not count for other neurons; nor do those of a parameter that tends to 0 with the norm in every network of
+    this space. It takes the scale at which its nonzero side has norm 1 (the larger of its bias and
     its weights), the incoming one if the two sides are nonzero but lead from or to dead neurons only. Neurons that are
     linked to nothing but one another, all without a scale, take those at which the logarithms of the entries between
     them (root mean squares where several entries scale alike) have least squares. A neuron whose entries are all 0
@@ -51,7 +51,7 @@ def balance(
 
     **Signs** (SIGN, MONOMIAL): the sum of the entries that carry the neuron's sign, and no sign not yet settled, is
     made positive. Nodes are settled from inputs to outputs by incoming entries (where charges count modulo 2, those of
-    the last layer as well), so that rows see columns whose signs are settled; what is left, neurons without incoming
+    the last layer as well), so that rows see columns whose signs are settled; the rest, neurons without incoming
     weights, backwards by outgoing ones. The gauges of a node come one after the other, so there are as many such
     rounds. Where the sum is 0 within rounding, the sum of cubes counts, each weighted by its place among the entries
     that nothing permutes; where that is 0 too, as for weights ``(a, -a)`` from two permuted neurons and no bias, or
@@ -88,8 +88,8 @@ class Balance(nn.Module):
     """`balance` as a layer without parameters: networks in, canonical networks out.
 
     No value is looked at, so nothing waits for an accelerator: there is a fixed number of rounds, by which the norms
-    of most networks are least within rounding; not of deep ones whose entries are many orders of magnitude apart. What
-    is left does not depend on the frame: equal functions have equal forms after any number of rounds, within rounding,
+    of most networks are least within rounding; not of deep ones whose entries are many orders of magnitude apart. The
+    rest does not depend on the frame: equal functions have equal forms after any number of rounds, within rounding,
     which grows with the orders of magnitude; but for the entries between more than a dozen neurons that zeros cut off
     from inputs, outputs and biases, on which no function depends. Named tensors on the CPU, where a look is for free,
     are checked for NaN.

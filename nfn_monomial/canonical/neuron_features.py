@@ -158,7 +158,7 @@ class Refinement:
         factors = [(weights, [kernel, channel])]
         counted = set(end.at)
         for other in (other for i, other in enumerate(link.ends) if i != target):
-            # The sign of what two ends are both nested in counts once.
+            # The sign of a node that both ends are nested in counts once.
             path = tuple(tuple(0 for _ in parity[i]) if i in counted else parity[i] for i in other.at)
             counted |= set(other.at)
             if path not in self.streams[other.node]:

@@ -16,7 +16,7 @@ from .charges import along, onto
 _ROUNDS = 5  # where no value is looked at, and one more for three unknowns: most networks are balanced by then
 _MOST_ROUNDS = 300
 _TOLERANCE = 1800  # of roundings, on log(in / out), whose quarter is the change of a log scale
-_NOISE = 50  # roundings of a sum, relative to what is summed
+_NOISE = 50  # roundings of a sum, relative to its summands
 _STEPS = 10  # of conjugate gradients in a round
 _PASSES = 2  # over all nodes, in which neurons die because their neighbours are dead
 
@@ -26,7 +26,7 @@ class Factor(NamedTuple):
 
     Attributes:
         unknown: its number.
-        charge: with what power, not 0.
+        charge: the power, not 0.
         dims: dimensions of the term along which its neurons lie; several for a nested node, the outermost first.
     """
 

@@ -96,7 +96,7 @@ def canonical_phase(
             their activation: for another odd function, such as tanh, **this changes what the network computes**.
 
     Returns:
-        Tensors of the same shapes and dtype. What is read from layers without a bias stays.
+        Tensors of the same shapes and dtype. Weights that read layers without a bias stay.
 
     Raises:
         ValueError: as `absorb_omega`; for NaN or infinite values; or if a node with a bias is no plain layer, since it

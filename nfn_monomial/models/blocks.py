@@ -23,7 +23,7 @@ class Blocks(nn.Sequential):
     recompute = False
 
     def forward(self, x: Any) -> Any:
-        """Whatever the first module takes -> what the last one gives."""
+        """Input of the first module -> output of the last one."""
         for block in self:
             again = self.recompute and torch.is_grad_enabled()
             x = checkpoint(block, x, use_reentrant=False) if again else block(x)

@@ -29,7 +29,7 @@ class Augment(nn.Module):
         space: the weight space.
         scale_range: bounds of uniform scales, as in `WeightSpace.sample`; log-normal by default.
         noise: standard deviation of Gaussian noise on every entry, relative to the root mean square of its tensor in
-            its network and channel. The one part that changes what networks compute.
+            its network and channel. This alone changes the networks' functions.
         phases: for sine networks, whose frequency is absorbed: `shift_phase` by integers up to this number, either way.
         layers: the sine nodes, see `canonical_phase`.
 

@@ -54,7 +54,7 @@ class TensorProduct(nn.Module):
         terms: ``"standard"`` (`BilinearTerm.standard`: contractions, alignments and outer products, without diagonals
             inside one field, averages of one input alone and broadcasts), ``"all"``, or a predicate on `BilinearTerm`,
             whose text is ``str(term)``. For squares ``lambda t: t.standard and t.first <= t.second`` leaves
-            out what the swapped pair of fields computes anyway.
+            out the terms that the swapped pair of fields has anyway.
         mix: ``"full"`` gives each term a weight ``(m_out C_out, m_1 C_in, m_2 C_second)``: with all terms, every
             equivariant bilinear map there is (but see ``first_types``), and a cost that is cubic in channels and
             multiplicities. ``"factored"`` multiplies as many linear combinations of each input as the largest of the

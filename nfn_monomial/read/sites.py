@@ -89,7 +89,7 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
             last = segment[axes[-1]] if axes else None
             if not isinstance(last, Axis) or last.node not in reached or not space.nodes[last.node].permutes:
                 continue
-            # The axes of the segment are those of the one node, behind what it is nested in.
+            # The axes of the segment are those of one node, after those of the nodes that it is nested in.
             if [part.node for part in segment if isinstance(part, Axis)] == list(space.ancestry(last.node)):
                 sites.append(Site(layer, last.node, opposite(last.charge), columns, number, tuple(axes)))
     return sites

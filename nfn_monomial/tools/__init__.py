@@ -1,10 +1,10 @@
 """Tools for networks of one's own, in Python and as the command ``nfn-monomial``.
 
-`find_symmetries`, `compare_checkpoints`, `align_checkpoints` and `balance_checkpoint` are what the commands
-``symmetries``, ``compare``, ``align`` and ``balance`` do. Architectures and checkpoints are named as on the command
-line; ``net=define(module, example_inputs)`` takes a module that is there. A `Predictor` is what ``predict`` asks.
+`find_symmetries`, `compare_checkpoints`, `align_checkpoints` and `balance_checkpoint` do the work of the commands
+``symmetries``, ``compare``, ``align`` and ``balance``. Architectures and checkpoints are named as on the command line;
+``net=define(module, example_inputs)`` takes a module of the program instead. ``predict`` asks a `Predictor`.
 
-They are looked up when they are first asked for: who reads checkpoints only does not wait for what draws.
+A module is imported when one of its names is first asked for: reading checkpoints does not wait for drawing.
 """
 
 from __future__ import annotations
