@@ -171,7 +171,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
 
 
 def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[End, Counter[Gauge]]]:
-    """The ends of a parameter's edges and their charges; the first has those of nodes that several are nested in."""
+    """The ends of a parameter's edges and their charges; the first has those of what several are nested in."""
     nested = {*space.nesting, *space.nesting.values()}
     movable = [end for end in link.ends if space.nodes[end.node].permutes]
     factors = [end for end in movable if space.nodes[end.node].size == 1 and end.node not in nested]

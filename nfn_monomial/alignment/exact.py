@@ -56,11 +56,11 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
     logs = [{gauge: x.nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) for gauge, x in scales.items()} for scales in found]
     balanced = [_pieces(space, network, sizes, known) for network, known in zip((a, b), logs, strict=True)]
     mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)
-    match, told = Match(space, sizes, mine.refine(), other.refine()), mine.from_neighbours()
+    match, told = Match(space, sizes, mine.refine(), other.refine()), mine.told()
     before, changed = math.inf, sum(space.count(name, sizes) for name in space.nodes)
     while 0 < changed < before:
         other.streams, last = match.carried(mine.streams), match
-        match = Match(space, sizes, told, other.from_neighbours())
+        match = Match(space, sizes, told, other.told())
         before, changed = changed, match.changes(last)
     frames = [element_of(space, sizes, scales={gauge: x.exp() for gauge, x in known.items()}) for known in logs]
     return frames[0].inverse() @ match.element() @ frames[1]

@@ -103,7 +103,7 @@ class Refinement:
                 self.streams[node] = self._updated(node, mixed)
         return self.streams
 
-    def from_neighbours(self) -> dict[str, Streams]:
+    def told(self) -> dict[str, Streams]:
         """Returns the features that each neuron has from its neighbours alone; the features stay as they are."""
         return {node: self._updated(node, {}) for node in self.streams}
 
@@ -123,7 +123,7 @@ class Refinement:
         return {even: totals[even].asinh(), **streams}
 
     def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
-        """Sums at the neurons of one end, each with its parity, and whether entries are squared in it."""
+        """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
         name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
         neurons, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
@@ -149,7 +149,7 @@ class Refinement:
                 yield squared, features[squared].parity, total / (size if squared else math.sqrt(size))
 
     def _neighbours(self, link: Link, target: int, squared: bool) -> _Neighbours | None:
-        """The features at the other ends; None where one of them has none of the parity that is needed."""
+        """What the other ends give to one; None where one of them has nothing to give."""
         name, end, axes = link.parameter, link.ends[target], self._axes(link.parameter)
         parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
         kernel, channel = len(axes), len(axes) + 1
@@ -158,7 +158,7 @@ class Refinement:
         factors = [(weights, [kernel, channel])]
         counted = set(end.at)
         for other in (other for i, other in enumerate(link.ends) if i != target):
-            # The sign of a node that both ends are nested in counts once.
+            # The sign of what two ends are both nested in counts once.
             path = tuple(tuple(0 for _ in parity[i]) if i in counted else parity[i] for i in other.at)
             counted |= set(other.at)
             if path not in self.streams[other.node]:

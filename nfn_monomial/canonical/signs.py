@@ -88,7 +88,7 @@ def _product(signs: Tensor, of: int) -> Tensor:
 
 
 def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
-    """The independent signs of every node."""
+    """Of every node."""
     classes: dict[str, list[int]] = {name: [] for name in space.nodes}
     for axes in space.axes.values():
         for axis in axes:
