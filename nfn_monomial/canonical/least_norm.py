@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -113,23 +112,28 @@ def supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
 
     With one neuron in each node, a term is supported if some combination of all terms' charges with coefficients >= 0,
     its own > 0, is 0: the minimum of the sum of exponentials has such coefficients. The simplex method looks for the
-    largest coefficient of one term after the other, in exact arithmetic and by Bland's rule, which does not cycle. It
+    largest coefficient of one term after the other, in whole numbers and by Bland's rule, which does not cycle. It
     ends with a combination, all of whose terms are supported, or with an equation that has no negative coefficient, so
     that all of its terms are 0 in every combination.
     """
-    rows: dict[int, dict[int, Fraction]] = {}  # equations sum(entry * coefficient) = 0, each solved for one coefficient
+    # Equations sum(entry * coefficient) = 0, each solved for one coefficient, whose entry is positive.
+    rows: dict[int, dict[int, int]] = {}
     for number, term in enumerate(terms):
         for factor in term:
             row = rows.setdefault(~factor.unknown, {})  # not yet solved for any
-            row[number] = row.get(number, Fraction()) + factor.charge
+            row[number] = row.get(number, 0) + factor.charge
 
     def solve_for(entering: int, leaving: int) -> None:
         row = rows.pop(leaving)
-        row = {k: entry / row[entering] for k, entry in row.items()}
+        if row[entering] < 0:
+            row = {k: -entry for k, entry in row.items()}
         for other in rows.values():
             if factor := other.get(entering):
+                common = math.gcd(factor, row[entering])
+                if (times := row[entering] // common) > 1:
+                    other.update({k: times * entry for k, entry in other.items()})
                 for k, entry in row.items():
-                    other[k] = other.get(k, Fraction()) - factor * entry
+                    other[k] = other.get(k, 0) - factor // common * entry
                     if not other[k]:
                         del other[k]
         rows[entering] = row
