@@ -1,4 +1,4 @@
-"""Which tensor of a state dict is which parameter of a weight space, whatever the keys and their order."""
+"""Matching of the keys of state dicts with the parameters of weight spaces, whatever the keys and their order."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _WAYS_OUT = {
     r"weight_g$": "of weight norm, which torch.nn.utils.remove_weight_norm(layer) takes away",
     r"\bparametrizations\.": "of torch.nn.utils.parametrize, which remove_parametrizations(layer, 'weight') takes away",
     r"\brunning_(mean|var)$": "of batch norm, which the network does not have: if it is fused there, name the network "
-    "as it was in front; its fused files are compared with it, too",
+    "as it was before; its fused files are compared with it, too",
     r"\blora_[AB]\.": "of an adapter, which model.merge_and_unload() of peft puts into its base",
     r"\bexperts\.\d+\.": "of experts one by one, which from_pretrained of transformers joins",
     r"(qweight|qzeros|weight_packed|weight_scale(_inv)?|absmax|quant_map|SCB|_packed_params)$": "of quantised weights, "
     "which nothing here unpacks; model.dequantize() of transformers does",
 }
-_BEHIND = ": save the state dict behind that, or name the network as it was in front"
+_AFTERWARDS = ": save the state dict after that, or name the network as it was before"
 _LACKING = {
     r"\bpooler\.": "of a pooler, which the file does not have: name the network without it, by --net module.py:NAME of "
     "a function that returns it, as BertModel(config, add_pooling_layer=False)",
@@ -94,7 +94,12 @@ def match_names(
     while places:
         for end in (-1, 0):
             place = places[end]
-            outer = [layer for layer in layers if _may_be_at(end, layer, layers)]
+            # By the numbers in their names, no layer comes after these (at the end) or before them (at the start).
+            outer = [
+                layer
+                for layer in layers
+                if not any(_numbered_before(*((layer, other) if end else (other, layer))) for other in layers)
+            ]
             fits = {
                 layer: known for layer in outer if (known := _sizes_with(state, space, place, layers[layer], sizes))
             }
@@ -117,9 +122,9 @@ def match_names(
 def match_in_order(
     state: Mapping[str, Tensor], space: WeightSpace, order: Sequence[str] | None = None
 ) -> tuple[dict[str, str], str]:
-    """As `match_names`, of layers that run in a given order, or in that of the file; and, in words, which was taken.
+    """Matches layers that run in a given order, or else in that of the file, which a sentence then says.
 
-    The space's own names count before the order of the file. Shapes prove no order: two layers may have one.
+    The space's own names count before the order of the file. Shapes prove no order, as two layers may have one shape.
 
     Args:
         state: key -> tensor, of one network, in the order of its file.
@@ -153,7 +158,7 @@ def match_in_order(
 
 
 def in_order(weights: Mapping[str, tuple[int, ...]], order: Sequence[str] | None = None) -> list[str]:
-    """The names of layers as they run: in a given order, or in that of the file.
+    """The names of layers in the order in which they run: a given one, or that of the file.
 
     Args:
         weights: name -> shape of a layer's weight, in the order of the file.
@@ -181,7 +186,7 @@ def _each_once(names: Collection[str], order: Sequence[str] | None) -> list[str]
 
 
 def follows(weight: Sequence[int], before: Sequence[int]) -> bool:
-    """Whether a layer's weight fits behind another's by their shapes; linear ones behind convolutions, or a flatten."""
+    """Returns whether a weight fits after another by their shapes: linear ones after convolutions too, or a flatten."""
     flattens = len(before) > 2 == len(weight)
     fits = weight[1] == before[0] or (flattens and weight[1] % before[0] == 0)
     return fits and (len(before) > 2 or len(weight) == 2)
@@ -196,7 +201,7 @@ def natural(name: str) -> tuple[tuple[int, str, str], ...]:
 
 @checked
 def is_ignored(key: str, ignore: str | Collection[str]) -> bool:
-    """Whether a key is in ``ignore``, or is ``ignore`` where that is one text, or fits a pattern there."""
+    """Returns whether a key is in ``ignore``, or is ``ignore`` where that is one text, or fits a pattern there."""
     return any(fnmatchcase(key, pattern) for pattern in ([ignore] if isinstance(ignore, str) else ignore))
 
 
@@ -211,9 +216,9 @@ def keys_by_name(space: WeightSpace, names: Mapping[str, str] | None) -> dict[st
 
 
 def prefix_of(keys: Collection[str], names: Collection[str], required: Collection[str]) -> str:
-    """What keys have before a network's own names, as ``module.`` of ``DataParallel`` and ``model.`` of Lightning.
+    """The prefix of keys before a network's own names, as Lightning's ``model.`` and ``module.`` of ``DataParallel``.
 
-    Keys that begin otherwise are of something else. Nothing, if the keys are the network's own, or fit nowhere.
+    Keys that begin otherwise are of something else. It is empty if the keys are the network's own, or fit nowhere.
 
     Args:
         keys: of a state dict.
@@ -223,14 +228,14 @@ def prefix_of(keys: Collection[str], names: Collection[str], required: Collectio
     Raises:
         ValueError: if there are several.
     """
-    found: dict[str, set[str]] = {}
+    names_below: dict[str, set[str]] = {}
     for key in keys:
         for start in (0, *(dot.end() for dot in re.finditer(r"\.", key))):
             if key[start:] in names:
-                found.setdefault(key[:start], set()).add(key[start:])
-    counts = {prefix: sum(key.startswith(prefix) for key in keys) for prefix in found}
-    whole = [prefix for prefix, below in found.items() if below.issuperset(required)]
-    fits = [prefix for prefix in whole if counts[prefix] == len(found[prefix])]
+                names_below.setdefault(key[:start], set()).add(key[start:])
+    counts = {prefix: sum(key.startswith(prefix) for key in keys) for prefix in names_below}
+    whole = [prefix for prefix, below in names_below.items() if below.issuperset(required)]
+    fits = [prefix for prefix in whole if counts[prefix] == len(names_below[prefix])]
     if not fits:
         return max((prefix for prefix, count in counts.items() if count == len(keys)), key=len, default="")
     if len(whole) > 1 and "" not in fits:  # also one that has more than the network, as a student with another head
@@ -240,11 +245,10 @@ def prefix_of(keys: Collection[str], names: Collection[str], required: Collectio
 
 
 def placed(keys: Collection[str], names: Collection[str], required: Collection[str]) -> dict[str, str]:
-    """Keys of a state dict -> what a network calls them: without what is in front, and with or without wrappers.
+    """Keys of a state dict -> the network's names for them: without a prefix, and with or without wrappers.
 
-    Left out is what is of something else. Where the keys fit as they are, behind a prefix (`prefix_of`), nothing else
-    is done. Otherwise the names of wrappers, of compiled and distributed modules, are taken out wherever they stand, in
-    the keys and in the network's own names.
+    Keys of something else are left out. Where keys fit after a prefix (`prefix_of`), nothing else is done. Otherwise
+    the names of wrappers (compiled and distributed modules) are taken out of the keys and of the network's names.
 
     Args:
         keys: of a state dict.
@@ -255,27 +259,28 @@ def placed(keys: Collection[str], names: Collection[str], required: Collection[s
         ValueError: if there are several prefixes.
     """
     prefix = prefix_of(keys, names, required)
-    found = {key: _renamed(key.removeprefix(prefix), names) for key in keys if key.startswith(prefix)}
-    bare, own = _unwrapped(keys), _unwrapped(names)
-    if set(required) <= set(found.values()) or (bare.keys() == set(keys) and own.keys() == set(names)):
-        return found
-    prefix = prefix_of(bare, own, _unwrapped(required))
+    name_of = {key: _renamed(key.removeprefix(prefix), names) for key in keys if key.startswith(prefix)}
+    bare_keys, bare_names = _unwrapped(keys), _unwrapped(names)
+    wrappers = bare_keys.keys() != set(keys) or bare_names.keys() != set(names)
+    if set(required) <= set(name_of.values()) or not wrappers:
+        return name_of
+    prefix = prefix_of(bare_keys, bare_names, _unwrapped(required))
     wrapped = {_without(start): start for name in names for start in _starts(name)}
 
     def native(key: str) -> str:
-        """With the wrappers that the network has around the part that it is in."""
+        """Adds the wrappers that the network has around the part of a key."""
         start = next((start for start in reversed(_starts(key)) if start in wrapped), "")
         parts = wrapped.get(start, start), key[len(start) :].lstrip(".")
         return ".".join(part for part in parts if part)
 
-    other: dict[str, str] = {}
-    for key, same in bare.items():
+    unwrapped: dict[str, str] = {}
+    for key, wrapped_keys in bare_keys.items():
         if key.startswith(prefix):
-            known = own.get(key.removeprefix(prefix), [native(key.removeprefix(prefix))])
-            if len(known) != len(same):
-                return found
-            other |= {full: _renamed(name, names) for full, name in zip(same, known, strict=True)}
-    return max(found, other, key=lambda way: len(set(way.values()).intersection(names)))
+            full_names = bare_names.get(key.removeprefix(prefix), [native(key.removeprefix(prefix))])
+            if len(full_names) != len(wrapped_keys):
+                return name_of
+            unwrapped |= {full: _renamed(name, names) for full, name in zip(wrapped_keys, full_names, strict=True)}
+    return max(name_of, unwrapped, key=lambda way: len(set(way.values()).intersection(names)))
 
 
 def _without(key: str) -> str:
@@ -284,14 +289,14 @@ def _without(key: str) -> str:
 
 def _unwrapped(keys: Iterable[str]) -> dict[str, list[str]]:
     """Keys without wrappers -> the keys, those with fewer of them first."""
-    found: dict[str, list[str]] = {}
+    by_bare_key: dict[str, list[str]] = {}
     for key in sorted(keys, key=lambda key: key.count(".")):
-        found.setdefault(_without(key), []).append(key)
-    return found
+        by_bare_key.setdefault(_without(key), []).append(key)
+    return by_bare_key
 
 
 def _starts(key: str) -> list[str]:
-    """Nothing, the first part of a dotted name, the first two, and so on to all of it."""
+    """The beginnings of a dotted name: of no part, of the first, of the first two, and so on to all of it."""
     return ["", *itertools.accumulate(key.split("."), "{}.{}".format)]
 
 
@@ -304,9 +309,9 @@ def _renamed(key: str, names: Collection[str]) -> str:
 
 
 def is_of_older_release(key: str, t: Tensor) -> bool:
-    """Whether a tensor is one that older releases of transformers saved along, and all networks of a size have.
+    """Returns whether older releases of transformers saved a tensor that all networks of one size have alike.
 
-    These are the numbers of places, the mask of what comes later, and what masked scores were.
+    These are the numbers of positions, the mask of later positions, and the value of masked scores.
     """
     name = key.rpartition(".")[2]
     if name == "position_ids":
@@ -317,12 +322,12 @@ def is_of_older_release(key: str, t: Tensor) -> bool:
 
 
 def way_out_of(keys: Iterable[str], missing: Iterable[str] = ()) -> str:
-    """What to do about keys that other keys were made of, in words; nothing, if they are not known."""
+    """Says in words what to do about keys that are known to be no parameters, or to be missing; else nothing."""
     every = list(keys)
     for pattern, words in _WAYS_OUT.items():
         for key in every:
             if re.search(pattern, key):
-                return f". {key} is {words}" + ("" if ":" in words else _BEHIND)
+                return f". {key} is {words}" + ("" if ":" in words else _AFTERWARDS)
     for pattern, words in _LACKING.items():
         for key in missing:
             if re.search(pattern, key):
@@ -375,22 +380,15 @@ def _layers_of_keys(keys: Sequence[str], ordered: bool) -> dict[str, tuple[str, 
     }
 
 
-def _may_be_at(end: int, layer: str, layers: Iterable[str]) -> bool:
-    """Whether the numbers in the names say that a layer comes neither behind (0) nor before (-1) another."""
-    if end == 0:
-        return not any(_numbered_before(other, layer) for other in layers)
-    return not any(_numbered_before(layer, other) for other in layers)
-
-
 def _numbered_before(first: str, second: str) -> bool:
-    """Whether the first number in which two names differ is smaller in the first one."""
+    """Returns whether the first number in which two names differ is smaller in the first one."""
     a, b = next((pair for pair in zip(_parts(first), _parts(second), strict=False) if pair[0] != pair[1]), ("", ""))
     return a.isdecimal() and b.isdecimal() and a.zfill(len(b)) < b.zfill(len(a))  # they may have thousands of digits
 
 
 @functools.lru_cache
 def _parts(name: str) -> list[str]:
-    """Numbers and what is between them."""
+    """Splits a name into numbers and the texts between them."""
     return re.findall("[0-9]+|[^0-9]+", name)
 
 

@@ -64,9 +64,9 @@ def stack_networks(
     """
     if isinstance(networks, Mapping) or (isinstance(networks, nn.Module) and not isinstance(networks, nn.ModuleList)):
         networks = [networks]
-    given = list(networks)
-    labels = [f"network {i} of {len(given)}" for i in range(1, len(given) + 1)]
-    return stack_labelled(list(zip(labels, given, strict=True)), space, names, ignore)
+    every = list(networks)
+    labelled = [(f"network {i} of {len(every)}", network) for i, network in enumerate(every, 1)]
+    return stack_labelled(labelled, space, names, ignore)
 
 
 def unstack_networks(
@@ -138,7 +138,7 @@ def stack_labelled(
     names: Mapping[str, str] | None,
     ignore: str | Collection[str],
 ) -> dict[str, Tensor]:
-    """Networks, each with what to call it in messages, matched, checked and stacked."""
+    """Matches, checks and stacks networks, each with the name that messages call it by."""
     if not networks:
         raise InvalidValueError("no networks given; at least one is needed")
     batch: dict[str, list[Tensor]] = {name: [] for name in space.parameters}
@@ -155,7 +155,17 @@ def stack_labelled(
                 space.validate({name: tensor[None, None] for name, tensor in tensors.items()})
             for name, tensor in tensors.items():
                 batch[name].append(tensor)
-                _require_like(batch[name][0], tensor, keys[name], networks[0][0])
+                key, first, where = keys[name], batch[name][0], networks[0][0]
+                if tensor.shape != first.shape:
+                    raise InvalidValueError(
+                        f"{key} has shape {tuple(tensor.shape)} but in {where} it is {tuple(first.shape)}: a batch "
+                        "holds networks of one width; stack each width by itself"
+                    )
+                if (tensor.dtype, tensor.device) != (first.dtype, first.device):
+                    raise InvalidTypeError(
+                        f"{key} is {tensor.dtype} on {tensor.device} but in {where} it is {first.dtype} on "
+                        f"{first.device}; convert them to one dtype and device"
+                    )
         except (ValueError, TypeError) as error:
             raise type(error)(f"{label}: {error}") from None
     return {name: torch.stack(column).unsqueeze(1) for name, column in batch.items()}
@@ -173,29 +183,15 @@ def _state_of(
         parts = dict(network.named_modules())
         slopes = [f"{path}.weight" for path, part in parts.items() if isinstance(part, nn.PReLU)]
         layers = [key for key, _ in network.named_parameters() if key not in slopes and not is_ignored(key, ignore)]
-        # Of other modules nobody sees from outside what their forward calls.
+        # In which order other modules call their parts cannot be seen from outside.
         ordered = all(type(part).forward is nn.Sequential.forward for part in parts.values() if part._modules)
         return {key: tensors[key] for key in layers}, ordered
     if not isinstance(network, Mapping):
         raise InvalidTypeError(f"it is a {type(network).__name__}; a module or a state dict is expected")
-    own = set(keys_by_name(space, names).values())
-    state = {key: value for key, value in network.items() if key in own or not is_counter(str(key), network)}
+    expected = set(keys_by_name(space, names).values())
+    state = {key: value for key, value in network.items() if key in expected or not is_counter(str(key), network)}
     state = {key: value for key, value in state.items() if not is_ignored(key, ignore)}
     other = [f"{key!r} ({type(value).__name__})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:
         raise InvalidTypeError(f"no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
     return state, False
-
-
-def _require_like(first: Tensor, tensor: Tensor, key: str, where: str) -> None:
-    """Raise unless a tensor goes into one batch with that of the first network."""
-    if tensor.shape != first.shape:
-        raise InvalidValueError(
-            f"{key} has shape {tuple(tensor.shape)} but in {where} it is {tuple(first.shape)}: a batch holds networks "
-            "of one width; stack each width by itself"
-        )
-    if (tensor.dtype, tensor.device) != (first.dtype, first.device):
-        raise InvalidTypeError(
-            f"{key} is {tensor.dtype} on {tensor.device} but in {where} it is {first.dtype} on {first.device}; convert "
-            "them to one dtype and device"
-        )

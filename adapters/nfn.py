@@ -3,8 +3,8 @@
 Every layer takes nfn's ``NetworkSpec`` first and maps ``WeightSpaceFeatures`` to ``WeightSpaceFeatures``, so that it
 mixes with ``HNPLinear``, ``NPAttention``, ``TupleOp`` and the rest in one ``nn.Sequential``. Where nfn's layers know
 permutations only, these know the scalings or sign flips that the given networks' activations allow as well. Up to
-`MonomialCanonicalize` or `MonomialBalance` only these layers keep them; behind it features are only permuted, and nfn's
-layers do.
+`MonomialCanonicalize` or `MonomialBalance` only these layers keep them; after it features are only permuted, and nfn's
+layers keep that.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Layer(nn.Module):
 def _converted(
     wsfeat: WeightSpaceFeatures, space: WeightSpace, core: Callable[[Features], Features], out_space: WeightSpace
 ) -> WeightSpaceFeatures:
-    """What a function of the core's features makes of nfn's, which are checked: see `WeightSpace.pack`.
+    """Applies a function of the core's features to nfn's, which are checked: see `WeightSpace.pack`.
 
     NaN and infinities are looked for where features carry no gradient: in data, not in activations under training.
     """
@@ -179,7 +179,7 @@ class MonomialActivation(_Layer):
 class MonomialCanonicalize(_Layer):
     """Make features invariant to scalings and sign flips; neurons stay permuted as they are: `Canonicalize`.
 
-    Behind it HNP, NP, NFT and any other permutation-equivariant layers keep the whole model invariant, and so does
+    After it HNP, NP, NFT and any other permutation-equivariant layers keep the whole model invariant, and so does
     `MonomialLinear` with ``symmetry="permutation"`` (hidden layers that were FIXED: ``"fixed"``).
 
     Args:
@@ -211,7 +211,7 @@ class MonomialBalance(_Layer):
     """The given networks in canonical form, scales balanced and signs fixed: `balance`. It has no parameters.
 
     Unlike that of `MonomialCanonicalize`, the output consists of networks, with the same functions as the given ones.
-    Scalings and sign flips of the input no longer change it: behind it HNP, NP, NFT, any other permutation-equivariant
+    Scalings and sign flips of the input no longer change it: after it HNP, NP, NFT, any other permutation-equivariant
     layers and `MonomialLinear` with ``symmetry="permutation"`` make, with a pool at the end, an invariant model.
 
     Args:
@@ -233,7 +233,7 @@ class MonomialBalance(_Layer):
 
 
 class _Uncharged(nn.Module):
-    """Balanced features as what they are from there on: permuted only."""
+    """Balances features and hands them to a space in which neurons are only permuted."""
 
     def __init__(self, space: WeightSpace) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class MonomialPool(nn.Module):
     """Average over hidden neurons, in place of ``HNPPool``: the same output ``(B, C, N)``, entry for entry.
 
     Works for networks of one layer, for kernels of any dimension and for missing biases as well. Scalings and sign
-    flips must be gone before: put `MonomialCanonicalize` or `MonomialBalance` in front.
+    flips must be gone before: put `MonomialCanonicalize` or `MonomialBalance` before it.
 
     Args:
         network_spec: nfn's spec of the networks.
@@ -262,7 +262,7 @@ class MonomialPool(nn.Module):
 
     @staticmethod
     def get_num_outs(network_spec: NetworkSpec) -> int:
-        """``N``: entries a channel of the output, so that a linear layer behind takes ``C * N`` inputs.
+        """``N``: entries a channel of the output, so that a linear layer after it takes ``C * N`` inputs.
 
         Raises:
             ValueError: if the spec does not know the number of inputs or outputs.
@@ -292,8 +292,8 @@ class MonomialPool(nn.Module):
             pooled.append(mean.reshape(*x.shape[:2], math.prod(mean.shape[2:])))
         out = torch.cat(pooled, -1)
         if len(wsfeat.weights) != len(self.network_spec) or out.shape[-1] != self.num_outs:
-            found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-            raise InvalidValueError(f"MonomialPool: found {found}; the spec has {_shapes(self.network_spec)}")
+            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+            raise InvalidValueError(f"MonomialPool: found {shapes}; the spec has {_shapes(self.network_spec)}")
         return out
 
     def extra_repr(self) -> str:
@@ -303,7 +303,7 @@ class MonomialPool(nn.Module):
 class MonomialStack(nn.Module):
     """Several of these layers with one conversion from nfn's features at the start and one back at the end.
 
-    Computes what the layers in an ``nn.Sequential`` would, faster. Layers of nfn itself go in front or behind.
+    Computes the same as the layers in an ``nn.Sequential``, faster. Layers of nfn itself go before or after it.
 
     Args:
         network_spec: nfn's spec of the networks.
@@ -313,7 +313,7 @@ class MonomialStack(nn.Module):
     Raises:
         TypeError: for a layer of another kind.
         ValueError: if a layer was built for another spec, or does not take the features that the one before it makes,
-            such as one with ``symmetry="permutation"`` in front of the `MonomialCanonicalize`.
+            such as one with ``symmetry="permutation"`` before the `MonomialCanonicalize`.
     """
 
     @checked
@@ -354,7 +354,7 @@ class MonomialStack(nn.Module):
         self.layers = nn.ModuleList(flat)
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures | Tensor:
-        """Features ``(B, C_in, *shape)`` -> features ``(B, C_out, *shape)``, or ``(B, C, N)`` behind a pool."""
+        """Features ``(B, C_in, *shape)`` -> features ``(B, C_out, *shape)``, or ``(B, C, N)`` after a pool."""
         out = _converted(wsfeat, self.space, self._stacked, self.out_space)
         return self.layers[-1](out) if self.pooled else out
 

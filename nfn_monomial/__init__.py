@@ -1,19 +1,20 @@
 """Monomial-matrix-group equivariant neural functionals: layers that read networks and respect all their symmetries.
 
-The core is pure torch. Its rooms, each of which has more than what is named here: ``space`` (weight spaces, groups and
-features), ``basis`` (which maps are equivariant), ``nn`` (layers), ``canonical`` (canonical forms), ``read``
-(statistics and probes), ``models``; and ``testing``. Above it stand ``trace`` (spaces derived from modules), ``verify``
-(spaces tested), ``alignment`` (two networks in one frame) and ``fibre`` (all that leaves a function as it is).
-Every error is a `MonomialError`. Converters live in ``nfn_monomial.adapters``, tools for checkpoints in
-``nfn_monomial.tools``, experiments in ``nfn_monomial.benchmarks``.
+The core is pure torch: ``space`` (weight spaces, groups and features), ``basis`` (which maps are equivariant), ``nn``
+(layers), ``canonical`` (canonical forms), ``read`` (statistics and probes), ``models`` and ``testing``; each of these
+packages has more names than are shown here. Above the core are ``trace`` (spaces derived from modules), ``verify``
+(spaces tested), ``alignment`` (two networks in one frame) and ``fibre`` (all changes that keep a function). Every error
+is a `MonomialError`. Converters are in ``nfn_monomial.adapters``, tools for checkpoints in ``nfn_monomial.tools``,
+experiments in ``nfn_monomial.benchmarks``.
 
-Names are looked up when they are first asked for: a program that needs none of them does not wait for torch.
+A module is imported when one of its names is first asked for: a program that needs none does not wait for torch.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .doors import lazy
 
 if TYPE_CHECKING:
     from .alignment import Alignment, Comparison, align, compare
@@ -41,6 +42,33 @@ if TYPE_CHECKING:
     )
     from .symmetry import Symmetry, register_activation, symmetry_of
     from .trace import fold_batchnorm, register_operator
+else:
+    lazy(
+        __name__,
+        {
+            "alignment": ["Alignment", "Comparison", "align", "compare"],
+            "basis": [],
+            "canonical": ["balance", "fingerprint"],
+            "errors": ["MonomialError"],
+            "fibre": ["normal_form"],
+            "models": ["EquivariantNFN", "MonomialNFN"],
+            "nn": [
+                "Canonicalize",
+                "EquivariantLinear",
+                "EquivariantNorm",
+                "GatedActivation",
+                "InvariantPool",
+                "MessagePassing",
+                "PointwiseActivation",
+                "TensorProduct",
+            ],
+            "read": ["InvariantStatistics", "ProbeFeatures"],
+            "space": ["Axis", "Features", "GroupElement", "MonomialMatrix", "WeightSpace"],
+            "symmetry": ["Symmetry", "register_activation", "symmetry_of"],
+            "trace": ["fold_batchnorm", "register_operator"],
+            "verify": [],
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -76,36 +104,3 @@ __all__ = [
     "register_operator",
     "symmetry_of",
 ]
-_HOMES = {
-    "alignment": ("Alignment", "Comparison", "align", "compare"),
-    "basis": (),
-    "canonical": ("balance", "fingerprint"),
-    "errors": ("MonomialError",),
-    "fibre": ("normal_form",),
-    "models": ("EquivariantNFN", "MonomialNFN"),
-    "nn": (
-        "Canonicalize",
-        "EquivariantLinear",
-        "EquivariantNorm",
-        "GatedActivation",
-        "InvariantPool",
-        "MessagePassing",
-        "PointwiseActivation",
-        "TensorProduct",
-    ),
-    "read": ("InvariantStatistics", "ProbeFeatures"),
-    "space": ("Axis", "Features", "GroupElement", "MonomialMatrix", "WeightSpace"),
-    "symmetry": ("Symmetry", "register_activation", "symmetry_of"),
-    "trace": ("fold_batchnorm", "register_operator"),
-    "verify": (),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return import_module(f".{name}", __name__)
-    for room, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(f".{room}", __name__), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

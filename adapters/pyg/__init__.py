@@ -10,10 +10,10 @@ one after the other):
 ``edge_index``   ``(2, E)``     directed k -> j: source = column neuron of the weight, target = row neuron
 ``edge_attr``    ``(E, K C)``   the kernel, flattened row-major, channels run fastest; charge +1 at j and -1 at k
 ``edge_layer``   ``(E,)``       number of the weight, ``0 .. L - 1``
-``symmetry``     ``(N,)``       value of what acts on the node, a `Symmetry`: its group, 0 where it is FIXED
+``symmetry``     ``(N,)``       value of the `Symmetry` that acts on the node: its group, 0 where it is FIXED
 ``layer``        ``(N,)``       number of the node set, 0 = inputs, ``L`` = outputs
 ``neuron``       ``(N,)``       number within the node set
-``depth``        ``(N,)``       ``L``, so that layers can be told from the end in a batch
+``depth``        ``(N,)``       ``L``, so that layers can be counted from the end in a batch
 ``has_bias``     ``(N,)``       whether ``x`` is a parameter of the network
 ``kernel``       ``(1, D)``     the shape ``K`` that kernels are padded to; one row a graph
 ===============  =============  ======================================================================================
@@ -25,39 +25,57 @@ weight in a batch of one architecture are a dense ``(B, rows, columns, K, C)``. 
 have one entry a position, padded at the end. Networks of one batch need one kernel and one ``C``; `to_graphs` sees to
 it, and `common_kernel` gives the kernel for graphs made apart.
 
-That is all of a chain of layers. Where a batch has other networks, its graphs also say what differs from a chain: the
-charges of edges, and nodes that have several gauges or are nested in others. Parameters that are neither biases nor
-weights are edges from a neuron to itself: gains, depthwise kernels, a second bias; those without an axis are such edges
-of FIXED nodes of their own, in front of the last node set. A neuron of a nested node is a pair, of its parent's and its
-own. ``edge_layer`` numbers all that are edges. For ``G`` gauges and ``K`` pairs of opposite charges, the largest
-numbers of the spaces that `to_graphs` is given together:
+A chain of layers has no other attributes. Where a batch has other networks, its graphs also have the charges of edges,
+and the gauges and parents of nodes. Parameters that are neither biases nor weights are edges from a neuron to itself:
+gains, depthwise kernels, a second bias; those without an axis are such edges of FIXED nodes of their own, before the
+last node set. A neuron of a nested node is a pair, of its parent's and its own. ``edge_layer`` numbers all that are
+edges. For ``G`` gauges and ``K`` pairs of opposite charges, the largest numbers of the spaces that `to_graphs` is given
+together:
 
 ===================  =============  ==================================================================================
-``gauges``           ``(N, G)``     value of the `Symmetry` of each gauge, behind those of what the neuron is nested in
-``inherited``        ``(N,)``       how many gauges are those of what it is nested in
+``gauges``           ``(N, G)``     value of the `Symmetry` of each gauge, first of those that it is nested in
+``inherited``        ``(N,)``       the number of gauges of nodes that it is nested in
 ``parent_index``     ``(N,)``       the node that it is nested in, or itself
 ``edge_charge``      ``(E, 2, G)``  the edge's charges at its target and at its source
 ``edge_streams``     ``(E, 2)``     numbers of the streams, ``2 K`` for ``inv``, that transform as the edge does there
-``stream_symmetry``  ``(N, K)``     what each pair of streams feels of the gauges
+``stream_symmetry``  ``(N, K)``     value of the `Symmetry` that acts on each pair of streams
 ===================  =============  ==================================================================================
 
-Parameters with three ends or more have no graph. `check_graph` is what layers call on their
-input, and documents what they refuse. With transforms and layers of ``torch_geometric``:
+Parameters with three ends or more have no graph. Layers call `check_graph` on their input; it documents what they
+refuse. With transforms and layers of ``torch_geometric``:
 
 - ``DataLoader``, ``Batch.from_data_list``, ``to_data_list``, indexing, ``to(device)`` and transforms of ``x`` or
   ``edge_attr`` work. Layers take nodes and edges in any order, `from_graph` in that of `to_graph` alone.
 - ``ToUndirected`` gives every edge a reverse one with the same ``edge_attr`` and sorts them (nothing is added up, for
   no edge has a reverse one before). A reverse edge would need the inverse charges, so layers that respect the
-  symmetries and `from_graph` refuse the result; it is for layers that know none, behind a canonical form. The same
+  symmetries and `from_graph` refuse the result; it is for layers that know none, after a canonical form. The same
   goes for ``AddSelfLoops``.
 - Neurons without edges are nodes like any other for layers; `from_graph` needs every edge, zeros included.
 """
 
-from .checks import check_graph
-from .conv import MonomialCanonicalize, MonomialConv, MonomialGate, MonomialNorm, layer_groups
-from .convert import FromGraph, ToGraph, common_kernel, from_graph, from_graphs, to_graph, to_graphs
-from .group import act, assert_graph_equivariant, assert_graph_invariant, random_graph_element
-from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nfn_monomial.doors import lazy
+
+if TYPE_CHECKING:
+    from .checks import check_graph
+    from .conv import MonomialCanonicalize, MonomialConv, MonomialGate, MonomialNorm, layer_groups
+    from .convert import FromGraph, ToGraph, common_kernel, from_graph, from_graphs, to_graph, to_graphs
+    from .group import act, assert_graph_equivariant, assert_graph_invariant, random_graph_element
+    from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
+else:
+    lazy(
+        __name__,
+        {
+            "checks": ["check_graph"],
+            "conv": ["MonomialCanonicalize", "MonomialConv", "MonomialGate", "MonomialNorm", "layer_groups"],
+            "convert": ["FromGraph", "ToGraph", "common_kernel", "from_graph", "from_graphs", "to_graph", "to_graphs"],
+            "group": ["act", "assert_graph_equivariant", "assert_graph_invariant", "random_graph_element"],
+            "models": ["MonomialBlock", "MonomialEmbedding", "MonomialGNN", "MonomialPool"],
+        },
+    )
 
 __all__ = [
     "FromGraph",

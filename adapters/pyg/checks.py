@@ -1,4 +1,4 @@
-"""What is looked at once, at the boundary, before a graph is used."""
+"""Checks of graphs, once, at the boundary, before they are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
 
 
 def require_tensor(x: object, name: str, shape: Sequence[int | str], dtypes: Sequence[torch.dtype], where: str) -> None:
-    """Raise unless a value is a tensor of one of these dtypes and of this shape, a letter standing for any size."""
+    """Raises unless a value is a tensor of one of these dtypes and of this shape, a letter standing for any size."""
     if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in dtypes:
         kind = "whole numbers" if torch.int64 in dtypes else "floating point numbers"
         raise InvalidTypeError(f"{where}: {name} must be a tensor of {kind}, found {shown(x)}")
@@ -52,13 +52,13 @@ def kernel_of(graph: Any) -> tuple[int, ...]:
 
 
 def looks_at_values(graph: Any) -> bool:
-    """Whether a layer looks at values of a graph's indices: on a CPU, where nothing waits for them."""
+    """Returns whether a layer looks at values of a graph's indices: on a CPU, where nothing waits for them."""
     return graph.edge_index.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @checked
 def check_graph(graph: Any, where: str = "check_graph") -> None:
-    """Raise unless a graph, or a batch of graphs, is one of networks, as `to_graph` makes them.
+    """Raises unless a graph, or a batch of graphs, is one of networks, as `to_graph` makes them.
 
     `MonomialEmbedding` calls it on graphs on a CPU; of others layers check names, shapes and dtypes alone, as this does
     under ``torch.compile``: check data once, when they are prepared. A graph may lack edges (pruned weights, isolated
@@ -122,7 +122,7 @@ def check_values(graph: Any, where: str) -> None:
         "self-loops, reverse and skipped edges carry the wrong charge. Use AddSelfLoops and ToUndirected behind "
         "from_graph, or in front of layers that know no charges": _misled(graph, ids, ends),
     }
-    # One synchronisation for all of them; what is wrong is looked up only then.
+    # One synchronisation for all of them; the wrong places are looked up only if there are any.
     wrong = torch.stack([bad.any() for bad in problems.values()]).tolist()
     for is_bad, (message, bad) in zip(wrong, problems.items(), strict=True):
         if is_bad:
@@ -137,7 +137,7 @@ def _misled(graph: Any, ids: Tensor, ends: Tensor) -> Tensor:
     source, target = graph.layer[ends]
     if "edge_charge" not in graph:  # a chain of layers
         return torch.as_tensor((source != graph.edge_layer) | (target != graph.edge_layer + 1))
-    # A number for each parameter of each graph; any edge says what it joins.
+    # A number for each parameter of each graph; any one of its edges shows the node sets that it joins.
     number = (ids[ends[0]] * (int(graph.edge_layer.max()) + 1) + graph.edge_layer).clamp(min=0)
     layers = torch.stack([source, target])
     joined = layers.new_zeros(2, int(number.max()) + 1).scatter_(1, number.expand(2, -1), layers)

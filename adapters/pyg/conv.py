@@ -1,11 +1,11 @@
-"""Message passing on networks' graphs that respects every network's own group: `MonomialConv` and what goes with it.
+"""Message passing on networks' graphs that respects every network's own group: `MonomialConv`, norms and gates.
 
 The core's `MessagePassing`, `GatedActivation` and `EquivariantNorm` with parameters tied over layers, on graphs:
 networks of different architectures and activations in one batch. Node features ``x (N, 3 C)`` are three streams side
 by side, of charge +1, -1 and 0 (see `nfn_monomial.nn.neurons`); edge features ``edge_attr (E, C)`` have charge +1 at
 the target and -1 at the source. Graphs of networks that are no chains have as many pairs of streams as charges occur.
 Layers take and give tensors, as those of ``torch_geometric`` do, and fit into its ``Sequential``.
-`MonomialCanonicalize` ends the charges: behind it any layer, PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
+`MonomialCanonicalize` ends the charges: after it any layer, PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .factors import FLIPS, SCALES
 
 
 class Pairs:
-    """What `Grid` says, of edges ``(E, C)`` of which nothing is known but the neurons ``(N, C)`` at their ends.
+    """The methods of `Grid` for edges ``(E, C)`` between any neurons ``(N, C)``.
 
     Args:
         at: for each end, which row of features is at that end of each edge ``(E,)``.
@@ -45,7 +45,7 @@ class Pairs:
         self._at = at
 
     def plan(self, edges: Tensor, size: int) -> int:
-        """How many edges make up a block of about so many numbers."""
+        """The number of edges in a block of about ``size`` numbers."""
         return max(1, size // edges.shape[1])
 
     def parts(self, x: Tensor, plan: int) -> Iterable[Tensor]:
@@ -67,7 +67,7 @@ class Pairs:
         return total.index_add(0, self._at[end], values.to(total.dtype)).to(values.dtype)
 
     def adders(self, total: Tensor, end: int, plan: int) -> Iterable[Adder]:
-        """For each block what adds to the totals of all neurons at an end."""
+        """For each block an adder to the totals of all neurons at an end."""
         return [partial(_add_rows, total, at) for at in torch.split(self._at[end], plan)]
 
 
@@ -78,14 +78,13 @@ def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
     """One round of messages, forwards and backwards, and the edges' own update: the core's `MessagePassing` on graphs.
 
-    What a message is and what is made of the sums: see `EdgeMessages` and `NeuronUpdate`; all edges share the first,
-    all nodes the second. On graphs of one chain of layers it computes what
-    ``MessagePassing(space, channels, tied=True)`` does, with the same parameters. The output is an update: add it for
-    a residual connection.
+    `EdgeMessages` defines the messages and `NeuronUpdate` the use of their sums; all edges share the one, all nodes the
+    other. On graphs of one chain of layers it computes the same as ``MessagePassing(space, channels, tied=True)``, with
+    the same parameters. The output is an update: add it for a residual connection.
 
     Any edges will do, in any order. On a CPU no message is kept: they are computed in blocks of edges. So ``propagate``
-    is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` say what an edge
-    is good for.
+    is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` show the
+    importance of edges.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 
@@ -257,7 +256,7 @@ class MonomialNorm(_StreamLayer):
 
 
 class MonomialCanonicalize(nn.Module):
-    """Kill the charges of node features: behind it scales and signs act no more, and any graph layer may follow.
+    """Kill the charges of node features: after it scales and signs act no more, and any graph layer may follow.
 
     Where scales act, the vector of a neuron's stream is divided by its norm; where signs flip, entries become absolute
     values; ``inv`` and FIXED nodes stay as they are.
@@ -329,7 +328,7 @@ def _streams(
 
 
 def _felt_by(charged: Sequence[Tensor], symmetry: Tensor) -> list[Tensor]:
-    """What each charged stream feels: ``(N, 1)``."""
+    """The symmetry that acts on each charged stream: ``(N, 1)``."""
     pairs = symmetry.reshape(len(symmetry), -1).expand(-1, len(charged) // 2)
     return [pairs[:, i // 2, None] for i in range(len(charged))]
 

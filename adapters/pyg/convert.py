@@ -30,14 +30,14 @@ Networks: TypeAlias = Features | Mapping[str, Tensor]
 def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[Size] | None = None) -> Batch:
     """Networks of one architecture as a ``Batch`` of graphs; `from_graph` is the exact inverse.
 
-    A state dict with the names of the space is a batch of one network; what else it has is left out.
+    A state dict with the names of the space is a batch of one network; its other entries are left out.
 
     The result equals ``Batch.from_data_list`` of the networks one by one, which ``batch.to_data_list()`` gives. For
     the graphs' attributes see `nfn_monomial.adapters.pyg`. Differentiable; ``batch[0]`` is a single network.
 
     Args:
         tensors: parameter -> ``(B, C, *shape)``, or -> ``(*shape)`` of one network, or `Features` of the space.
-        space: the networks' weight space. Behind `Canonicalize`, ``space.uncharged()``.
+        space: the networks' weight space. After `Canonicalize`, ``space.uncharged()``.
         kernel: the shape that all kernels are padded to; `common_kernel` of the space by default. Graphs that shall go
             into one batch need one kernel.
 
@@ -75,7 +75,13 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     spaces = [space for _, space in networks]
     padding = padding_of(spaces)
     frame = common_kernel(*spaces) if kernel is None else tuple(kernel)
-    parts = [attributes_of(_batch_of(tensors, space), space, frame, padding) for tensors, space in networks]
+    parts = []
+    for tensors, space in networks:
+        if isinstance(tensors, Features):
+            tensors = space.unpack(tensors)
+        elif all(name in tensors and tensors[name].ndim == len(dims) for name, dims in space.parameters.items()):
+            tensors = {name: tensors[name][None, None] for name in space.parameters}  # a state dict of one network
+        parts.append(attributes_of(tensors, space, frame, padding))
     first = parts[0]["x"]
     for i, part in enumerate(parts):
         x = part["x"]
@@ -148,7 +154,7 @@ class ToGraph(nn.Module):
     """`to_graph` as a module: from the core's layers, or named tensors, to graph layers.
 
     Args:
-        space: the weight space of what comes in; behind `Canonicalize`, ``space.uncharged()``.
+        space: the weight space of the input; after `Canonicalize`, ``space.uncharged()``.
         kernel: see `to_graph`.
     """
 
@@ -171,7 +177,7 @@ class FromGraph(nn.Module):
     """`from_graph` as a module: from graph layers to the core's, which take `Features`.
 
     Args:
-        space: the weight space of the graphs; ``space.unpack`` names the tensors of what comes out.
+        space: the weight space of the graphs; ``space.unpack`` names the tensors of the output.
     """
 
     @checked
@@ -209,17 +215,8 @@ def attributes_of(
     return {"x": x, "edge_index": repeated.pop("edge_index"), "edge_attr": edge_attr} | repeated
 
 
-def _batch_of(networks: Networks, space: WeightSpace) -> Mapping[str, Tensor]:
-    """Named tensors ``(B, C, *shape)``."""
-    if isinstance(networks, Features):
-        return space.unpack(networks)
-    if all(name in networks and networks[name].ndim == len(dims) for name, dims in space.parameters.items()):
-        return {name: networks[name][None, None] for name in space.parameters}
-    return networks
-
-
 def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:
-    """All networks one after the other, with what ``Batch.from_data_list`` notes down for ``to_data_list``."""
+    """Joins all networks, with the notes that ``Batch.from_data_list`` makes for ``to_data_list``."""
     counts = torch.tensor([[part["x"].shape[1], part["edge_attr"].shape[1]] for part in parts for _ in part["x"]])
     nodes, edges = torch.cat([counts.new_zeros(1, 2), counts.cumsum(0)]).unbind(1)
     device = parts[0]["x"].device
@@ -262,7 +259,7 @@ def read(graph: Any, runs: Sequence[Run]) -> list[dict[str, Tensor]]:
 
 
 def _slots(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]) -> Tensor:
-    """Where the entries of all parameters lie in a network's ``x`` and, behind it, ``edge_attr``."""
+    """The places of the entries of all parameters in a network's ``x`` followed by its ``edge_attr``."""
     graph = factors_of(space)
     shapes = [space.shape_of(name, sizes) for name in space.parameters]
     slots = torch.empty(sum(map(math.prod, shapes)), dtype=torch.long)
@@ -283,7 +280,7 @@ def _slots(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]
 
 
 def _kernel_slots(name: str, inner: Sequence[int], folded: bool, outer: Sequence[int]) -> Tensor:
-    """Where the entries of a kernel lie in a flattened larger one: in its middle, folded positions at its start.
+    """The places of a kernel's entries in a flattened larger one: in its middle, folded positions at its start.
 
     Raises:
         ValueError: naming the parameter, if it does not fit.

@@ -1,8 +1,8 @@
 """Weight spaces as graphs: their node sets, the biases that nodes hold, and all other parameters as edges.
 
 A weight is an edge for each pair of neurons that it connects, a gain or a depthwise kernel an edge from each neuron to
-itself, a parameter without an axis such edges of as many more nodes as it has entries. The group acts on an edge by the
-edge's charges and the scales of its two ends.
+itself; a parameter without an axis becomes edges from further nodes to themselves, one for each of its entries. The
+group acts on an edge by the edge's charges and the scales of its two ends.
 
 A node of size 1 is a factor on whole tensors, such as the sign of all of a transformer's stream. Where it is the third
 end of a parameter, it becomes one more gauge of the neurons at another end. The group in which each of these has a
@@ -26,16 +26,16 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.links import End, Link
 
 Flat = tuple[int, ...]
-"""The charges of one end of an edge: for each gauge of what a neuron is nested in, the outermost first, and of it."""
+"""The charges of one end of an edge: for each gauge of the nodes that a neuron is nested in, then of its own node."""
 
 FLIPS, SCALES = 2, 4
 """Bits of a `Symmetry`'s value: whether signs may flip, and whether there are positive scales."""
 
 
 class Gauge(NamedTuple):
-    """A gauge of the neurons of a node set: a node's, of themselves, of what they are nested in, or of size 1."""
+    """A gauge of a node set's neurons: of their node, of one that they are nested in, or of a node of size 1."""
 
-    carrier: str  # what they are nested in, or their own node
+    carrier: str  # their own node, or one that they are nested in
     node: str  # the same, or a node of size 1 whose gauge it carries
     number: int
 
@@ -47,7 +47,7 @@ class Factor(NamedTuple):
         piece: its name.
         sets: numbers of the node sets of its targets and its sources; one and the same for edges to themselves.
         charges: at its targets and at its sources.
-        rows: nodes along which only targets vary; along what both ends are nested in, edges do not cross over.
+        rows: nodes along which only targets vary; edges do not cross over along nodes that both ends are nested in.
         columns: nodes along which only sources vary.
         order: permutation of the piece's axes to those of the targets, of the sources, and the kernel.
         kernel: see `Link`, as for ``folded``.
@@ -67,11 +67,11 @@ class FactorGraph(NamedTuple):
     """A weight space as node sets, biases and factors.
 
     Attributes:
-        sets: names of nodes in the space's order; in front of the last, those of parameters without an axis.
+        sets: names of nodes in the space's order; before the last, those of parameters without an axis.
         biases: for each node set the parameter in ``x``: one of charge +1 and with one number for each neuron.
         factors: all other parameters, in the order of their edges.
-        felt: for each node set, what is felt of each gauge, those of what it is nested in first.
-        inherited: for each node set, how many of these are of what it is nested in.
+        felt: for each node set, the part of each gauge's symmetry that acts, first of the nodes that it is nested in.
+        inherited: for each node set, the number of gauges of nodes that it is nested in.
         pairs: for each node set, the charges of which it has a pair of streams.
     """
 
@@ -84,7 +84,7 @@ class FactorGraph(NamedTuple):
 
     @property
     def is_chain(self) -> bool:
-        """Whether each node set is joined to the next alone, with charge +1 at targets and -1 at sources."""
+        """True if each node set is joined to the next alone, with charge +1 at targets and -1 at sources."""
         steps = [(i + 1, i) for i in range(len(self.sets) - 1)]
         return [f.sets for f in self.factors] == steps and all(
             _acts_as(self.felt[number], charges, usual)
@@ -198,7 +198,7 @@ def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[End, Counter[Gau
 def _gauges(
     space: WeightSpace, names: Sequence[str], charged: Sequence[Mapping[Gauge, int]]
 ) -> tuple[dict[str, list[Gauge]], dict[str, tuple[int, ...]]]:
-    """The gauges of each node set, those of what it is nested in first; and what any of some charges feel of each."""
+    """The gauges of each node set, first those that it is nested in; and the part of each that acts on some charge."""
     felt: dict[Gauge, int] = defaultdict(int)
     for charges in charged:
         for gauge, q in charges.items():
@@ -220,15 +220,15 @@ def felt_of(gauge: int, charge: int) -> int:
 
 
 def _acts_as(gauges: Sequence[int], charges: Flat, usual: int) -> bool:
-    """Whether there is one gauge, which acts on one charge as on another one."""
+    """Returns whether there is one gauge, which acts on one charge as on another one."""
     return len(gauges) == 1 and felt_of(gauges[0], charges[0] - usual) < FLIPS
 
 
 def _through(charges: Flat, crossing: set[Flat]) -> tuple[Flat, Flat]:
-    """How the charge of a parameter of one end is divided between the two ends of its edges, which are one neuron.
+    """Divides the charge of a parameter of one end between the two ends of its edges, which are one neuron.
 
-    A gain leads from a stream that other edges meet to another one; what leads from none enters the stream of its
-    charge.
+    A gain leads from a stream that other edges meet to another one; a parameter that leads from none enters the stream
+    of its charge.
     """
     to = {q: tuple(map(sum, zip(charges, q, strict=True))) for q in crossing if any(q) and any(charges)}
     streams = [q for q in to if to[q] in crossing and any(to[q])]
@@ -259,7 +259,7 @@ def _negative(charges: Flat) -> Flat:
 
 
 class Padding(NamedTuple):
-    """What graphs of one batch are padded to: numbers of gauges of a node, and of pairs of its streams."""
+    """The numbers of gauges of a node, and of pairs of its streams, that graphs of one batch are padded to."""
 
     gauges: int
     pairs: int
@@ -323,7 +323,7 @@ def _padded(values: Sequence[int], length: int, by: int = 0) -> list[int]:
 
 
 def _felt_by_streams(graph: FactorGraph, number: int, pairs: int) -> list[int]:
-    """What each pair of streams of a node set feels; those that it does not have are only permuted."""
+    """The symmetry that acts on each pair of streams of a node set; pairs that it does not have are only permuted."""
     gauges = graph.felt[number]
     felt = [
         functools.reduce(int.__or__, [felt_of(*pair) for pair in zip(gauges, charges, strict=True)])

@@ -44,8 +44,8 @@ class GraphElement:
         """``x_j -> d_j x_{pi^-1(j)}`` and ``edge_attr_jk -> d_j / d_k edge_attr_{pi^-1(j) pi^-1(k)}``.
 
         The networks' action (paper Def. 4.2) on their graphs: neurons move with their values, nodes stay where they
-        are, and so do all attributes but ``x`` and ``edge_attr``. What a node's ``symmetry`` does not allow is left
-        out: on a canonicalised graph, whose nodes are only permuted, scales do nothing. Edges that have charges of
+        are, and so do all attributes but ``x`` and ``edge_attr``. Factors that a node's ``symmetry`` does not allow are
+        left out: on a canonicalised graph, whose nodes are only permuted, scales do nothing. Edges that have charges of
         their own (``edge_charge``) are scaled by those powers.
 
         Args:
@@ -81,12 +81,12 @@ class GraphElement:
 
 
 def _order_by(*numbers: Tensor) -> Tensor:
-    """What sorts by some whole numbers from 0 on, the first of them first."""
+    """The permutation that sorts by whole numbers from 0 on, by the first of them first."""
     return functools.reduce(lambda key, number: key * (int(number.max()) + 1) + number, numbers).argsort()
 
 
 def _gauges(graph: Any) -> Tensor:
-    """The symmetry of each gauge of each node: ``(N, G)``, one where the graph does not say otherwise."""
+    """The symmetry of each gauge of each node: ``(N, G)``; one gauge where the graph has no ``gauges``."""
     gauges: Tensor = getattr(graph, "gauges", graph.symmetry[:, None])
     return gauges
 
@@ -165,7 +165,7 @@ def assert_graph_equivariant(
 
     Args:
         layer: maps a graph to one with the same nodes, with new ``x``, ``edge_attr`` or both.
-        graph: what to try it on, such as a batch of different architectures and activations from `to_graphs`.
+        graph: the graph to try it on, such as a batch of different architectures and activations from `to_graphs`.
         trials: group elements tried.
         rtol: largest error of ``g^-1 layer(g graph)``, relative to the largest entry: 1e-10 in float64.
         seed: of the elements.

@@ -27,7 +27,7 @@ class MonomialEmbedding(nn.Module):
     Biases enter ``out`` linearly, kernels the edges. FIXED neurons have learned embeddings by their number, one table
     for those of the last node set and one for all others. ``inv`` starts with the place of the neuron's layer in its
     network, and with the logarithms of the norms of its incoming and outgoing weights and of its bias, where no scale
-    acts on them (of balanced networks, say).
+    acts on them (as in balanced networks).
 
     Args:
         channels: ``C``.

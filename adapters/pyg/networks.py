@@ -93,7 +93,7 @@ def _sizes_of(space: WeightSpace, widths: Sequence[int]) -> dict[str, int] | Non
 
 
 def _require_written(graph: Any, runs: Sequence[Run], where: str) -> None:
-    """Raise unless all nodes and edges of a batch are where `to_graph` writes them."""
+    """Raises unless all nodes and edges of a batch are where `to_graph` writes them."""
     ids, _ = graph_ids(graph)
     expected: dict[str, list[Tensor]] = {name: [] for name in ("batch", *NODE_ATTRIBUTES, "edge_index", "edge_layer")}
     graphs = nodes = 0
@@ -107,15 +107,15 @@ def _require_written(graph: Any, runs: Sequence[Run], where: str) -> None:
             expected[name].append(attributes[name].repeat(run.graphs))
         graphs, nodes = graphs + run.graphs, nodes + each * run.graphs
     for name, parts in expected.items():
-        found, right = ids if name == "batch" else graph[name], torch.cat(parts, -1)
-        if found.shape == right.shape and bool((found == right).all()):
+        attribute, right = ids if name == "batch" else graph[name], torch.cat(parts, -1)
+        if attribute.shape == right.shape and bool((attribute == right).all()):
             continue
         check_values(graph, where)
-        least = min(found.shape[-1], right.shape[-1])
-        wrong = (found[..., :least] != right[..., :least]).reshape(-1, least).any(0).nonzero().flatten().tolist()
-        fault = f"{found.shape[-1]} edges, not {right.shape[-1]}"
+        least = min(attribute.shape[-1], right.shape[-1])
+        wrong = (attribute[..., :least] != right[..., :least]).reshape(-1, least).any(0).nonzero().flatten().tolist()
+        fault = f"{attribute.shape[-1]} edges, not {right.shape[-1]}"
         if wrong:
-            values = [x[..., wrong[0]].tolist() for x in (found, right)]
+            values = [x[..., wrong[0]].tolist() for x in (attribute, right)]
             is_, should = map(Symmetry, values) if name == "symmetry" else values
             fault = f"{name} of {'edge' if name.startswith('edge') else 'node'} {wrong[0]} is {is_}, not {should}"
         spaces = ", ".join(map(str, dict.fromkeys(run.space for run in runs)))

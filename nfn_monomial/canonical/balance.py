@@ -1,8 +1,8 @@
-"""Canonical forms: of all networks that scalings and sign flips turn into one another, pick one.
+"""Canonical forms: one network in place of all that scalings and sign flips turn into it.
 
 The scales are those of the network of least norm, found by convex minimisation; the signs make an odd statistic of
-every neuron positive. What is left of the group is permutations (``space.restricted("permutation")``), so that any
-permutation-equivariant model behind is equivariant, and any permutation-invariant one invariant, under all of it.
+every neuron positive. Only permutations are left of the group (``space.restricted("permutation")``), so that any
+permutation-equivariant model after it is equivariant, and any permutation-invariant one invariant, under all of it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.checks import checked
-from nfn_monomial.space.axes import FieldType
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
+from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .charges import Gauge, along, charged_axes, log_squares
@@ -33,7 +33,7 @@ _Factors: TypeAlias = dict[Gauge, Tensor]
 def balance(
     tensors: Mapping[str, Tensor], space: WeightSpace, *, scales: bool = True, signs: bool = True
 ) -> tuple[dict[str, Tensor], GroupElement]:
-    """The canonical network with the same function, and the group element that leads to it.
+    """Returns the canonical network with the same function, and the group element that leads to it.
 
     **Scales** (SCALE, MONOMIAL; each gauge of a node has its own): the network of least squared norm, where for every
     neuron the squares that its scale multiplies and those it divides have equal sums: ``sum_{q>0} q ||entries||^2 =
@@ -41,9 +41,9 @@ def balance(
     convex in the logarithms of scales; the scales themselves need not be where two gauges do the same. They are found
     in float64, from logarithms of the entries, which may have any sizes that their dtype holds.
 
-    A neuron that has no nonzero entry on one side (dead) has no such scale, and as the limit is an entry 0, nor do its
-    entries count for other neurons; nor do those of a parameter of which the network of least norm could do without
-    in any network of this space. It takes the scale at which its nonzero side has norm 1 (the larger of its bias and
+    A neuron that has no nonzero entry on one side (dead) has no such scale, and because its other entries tend to 0
+    they do not count for other neurons; nor do those of a parameter that tends to 0 with the norm in every network of
+    this space. It takes the scale at which its nonzero side has norm 1 (the larger of its bias and
     its weights), the incoming one if the two sides are nonzero but lead from or to dead neurons only. Neurons that are
     linked to nothing but one another, all without a scale, take those at which the logarithms of the entries between
     them (root mean squares where several entries scale alike) have least squares. A neuron whose entries are all 0
@@ -51,7 +51,7 @@ def balance(
 
     **Signs** (SIGN, MONOMIAL): the sum of the entries that carry the neuron's sign, and no sign not yet settled, is
     made positive. Nodes are settled from inputs to outputs by incoming entries (where charges count modulo 2, those of
-    the last layer as well), so that rows see columns whose signs are settled; what is left, neurons without incoming
+    the last layer as well), so that rows see columns whose signs are settled; the rest, neurons without incoming
     weights, backwards by outgoing ones. The gauges of a node come one after the other, so there are as many such
     rounds. Where the sum is 0 within rounding, the sum of cubes counts, each weighted by its place among the entries
     that nothing permutes; where that is 0 too, as for weights ``(a, -a)`` from two permuted neurons and no bias, or
@@ -88,8 +88,8 @@ class Balance(nn.Module):
     """`balance` as a layer without parameters: networks in, canonical networks out.
 
     No value is looked at, so nothing waits for an accelerator: there is a fixed number of rounds, by which the norms
-    of most networks are least within rounding; not of deep ones whose entries are many orders of magnitude apart. What
-    is left does not depend on the frame: equal functions have equal forms after any number of rounds, within rounding,
+    of most networks are least within rounding; not of deep ones whose entries are many orders of magnitude apart. The
+    rest does not depend on the frame: equal functions have equal forms after any number of rounds, within rounding,
     which grows with the orders of magnitude; but for the entries between more than a dozen neurons that zeros cut off
     from inputs, outputs and biases, on which no function depends. Named tensors on the CPU, where a look is for free,
     are checked for NaN.
@@ -115,17 +115,12 @@ class Balance(nn.Module):
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
         if not isinstance(networks, Features):
-            looking = isinstance(networks, Mapping) and all(_on_cpu(x) for x in networks.values())
-            return self.space.unpack(self(self.space.pack(networks, check_finite=looking)))
+            return self.space.unpack(self(self.space.pack(networks, check_finite=on_cpu(networks))))
         self.space.layout.require(networks, None, "Balance")
         return rescaling(self.space, networks, scales=self.scales, signs=self.signs).act(networks)
 
     def extra_repr(self) -> str:
         return f"{self.space}, scales={self.scales}, signs={self.signs}"
-
-
-def _on_cpu(x: object) -> bool:
-    return isinstance(x, Tensor) and x.device.type == "cpu"
 
 
 class Rescaling(NamedTuple):
@@ -142,29 +137,29 @@ class Rescaling(NamedTuple):
     signs: _Factors
 
     def inverse(self) -> Rescaling:
-        """What undoes it."""
+        """Returns the inverse element: signs undo themselves."""
         return self._replace(logs={gauge: -log for gauge, log in self.logs.items()})
 
     def act(self, features: Features) -> Features:
-        """Features of the space, of any dtype, moved; the gradient is that of a product with constants."""
-        return Features(features.layout, tuple(self._moved(*field) for field in features.fields.items()))
-
-    def _moved(self, field_type: FieldType, x: Tensor) -> Tensor:
-        logs, moved = [], x
-        for axis in charged_axes(self.space, field_type, lambda _, q: q):
-            for gauge, q in axis.charges:
-                if gauge in self.logs:
-                    logs.append(q * along(self.logs[gauge], axis.dims, x.ndim))
-                if gauge in self.signs and q % 2:
-                    moved = moved * along(self.signs[gauge], axis.dims, x.ndim).to(x.dtype)
-        if logs:
-            # The way from the least to the largest number takes two factors.
-            half = (sum(logs[1:], logs[0]) / 2).exp()
-            moved = (moved.to(half.dtype) * half * half).to(x.dtype)
-        return moved
+        """Moves features of the space, of any dtype; the gradient is that of a product with constants."""
+        fields = []
+        for field_type, x in features.fields.items():
+            logs, moved = [], x
+            for axis in charged_axes(self.space, field_type, lambda _, q: q):
+                for gauge, q in axis.charges:
+                    if gauge in self.logs:
+                        logs.append(q * along(self.logs[gauge], axis.dims, x.ndim))
+                    if gauge in self.signs and q % 2:
+                        moved = moved * along(self.signs[gauge], axis.dims, x.ndim).to(x.dtype)
+            if logs:
+                # The way from the least to the largest number takes two factors.
+                half = (sum(logs[1:], logs[0]) / 2).exp()
+                moved = (moved.to(half.dtype) * half * half).to(x.dtype)
+            fields.append(moved)
+        return Features(features.layout, tuple(fields))
 
     def element(self, features: Features) -> GroupElement:
-        """As a group element; gauges without a factor, and what a node is nested in, stay as they are."""
+        """Returns it as a group element; gauges without a factor stay, and so do nodes that others are nested in."""
         sizes, first = self.space.node_sizes(features), features.tensors[0]
         factors = {gauge: log.exp() for gauge, log in self.logs.items()}
         for gauge, sign in self.signs.items():
@@ -183,35 +178,30 @@ class Rescaling(NamedTuple):
 def rescaling(
     space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True, converge: bool = False
 ) -> Rescaling:
-    """What `balance` moves features of the space by.
+    """Returns the element that `balance` moves features of the space by.
 
     Unless it is to ``converge``, no value is looked at: there is a fixed number of rounds, after which equal functions
     have equal sizes too.
     """
     precise = features.detach().to(wide_dtype(features.tensors[0]))
-    balancing = Rescaling(space, _log_scales(space, precise, converge) if scales else {}, {})
+    balancing = Rescaling(space, {}, {})
+    if scales and (terms := log_squares(space, precise)):
+        gauges = {gauge for _, axes in terms for axis in axes for gauge, _ in axis.charges}
+        order = sorted(gauges, key=lambda gauge: (list(space.nodes).index(gauge.node), gauge.number))
+        factors = [
+            tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
+            for _, axes in terms
+        ]
+        logs = log_scales([x for x, _ in terms], factors, converge=converge)
+        balancing = balancing._replace(logs=dict(zip(order, logs, strict=True)))
     if not signs:
         return balancing
-    # Rounding errors of the given entries, a few each, are no sign.
+    # A sum that the rounding errors of its entries, a few each, could make has no sign.
     noise = 32 * torch.finfo(features.tensors[0].dtype).eps
     settled = canonical_signs(space, balancing.act(precise), noise)
     return balancing._replace(signs={gauge: torch.where(sign != 0, sign, 1) for gauge, sign in settled.items()})
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
-    """In which scales of a tensor are computed: float64, or float32 on devices that have nothing wider."""
+    """The dtype in which scales of a tensor are computed: float64, or float32 on devices that have nothing wider."""
     return torch.float32 if x.device.type == "mps" else torch.float64
-
-
-def _log_scales(space: WeightSpace, features: Features, converge: bool) -> _Factors:
-    """Gauge -> log scales ``(B, *sizes)``, from the squared norms of what each combination of neurons scales."""
-    terms = log_squares(space, features)
-    if not terms:
-        return {}
-    gauges = {gauge for _, axes in terms for axis in axes for gauge, _ in axis.charges}
-    order = sorted(gauges, key=lambda gauge: (list(space.nodes).index(gauge.node), gauge.number))
-    factors = [
-        tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
-        for _, axes in terms
-    ]
-    return dict(zip(order, log_scales([x for x, _ in terms], factors, converge=converge), strict=True))

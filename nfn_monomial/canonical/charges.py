@@ -1,4 +1,4 @@
-"""What the scales or signs of a network's neurons act on: charged axes, and sums over all that they act on alike."""
+"""Charged axes, on which the scales or signs of neurons act, and sums over all entries on which they act alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nfn_monomial.symmetry import Symmetry
 
 
 class Gauge(NamedTuple):
-    """One gauge of one node, of whose neurons each has a scale or sign."""
+    """One gauge of one node: each of its neurons has a scale or sign."""
 
     node: str
     number: int
@@ -104,7 +104,7 @@ def _apart(x: Tensor, axes: Sequence[Charged]) -> Iterator[Term]:
 
 
 def _same(x: Tensor, dims: Sequence[int], others: Sequence[int]) -> Tensor:
-    """Whether neurons along some dimensions are those along others, as what broadcasts to ``x``."""
+    """Marks the entries whose neurons along some dimensions are those along others; broadcasts to ``x``."""
     same = torch.ones([1] * x.ndim, dtype=torch.bool, device=x.device)
     for i, j in zip(dims, others, strict=True):
         if i != j:

@@ -22,13 +22,13 @@ from .balance import rescaling
 from .neuron_features import CHANNELS, Refinement, random_numbers, whole_slices
 
 _NUMBERS = 8  # that are hashed
-_VERSION = 1  # of what is computed: networks have another fingerprint under another one
-STEPS = {torch.float64: 2.0**-23, torch.float32: 2.0**-11}  # of which numbers that are hashed are multiples
+_VERSION = 1  # of the numbers that are hashed: another version gives networks other fingerprints
+STEPS = {torch.float64: 2.0**-23, torch.float32: 2.0**-11}  # numbers are rounded to multiples of these and hashed
 
 
 @checked
 def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
-    """A text of 32 hexadecimal digits: the same for all networks that the group turns into one another.
+    """Returns 32 hexadecimal digits, the same for all networks that the group turns into one another.
 
     Equal functions that a symmetry of the space relates have equal fingerprints, whatever the scales between them, so
     checkpoints can be looked up by what they compute. The network is balanced (`balance`), so that only permutations
@@ -44,24 +44,24 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
     (``space.dead``) are left out.
 
     **Narrower dtypes have none.** A moved network in bfloat16 or float16 is rounded anew, by 1 part in 500 or 4,000:
-    what is equal for all such copies is equal for networks whose weights all differ by 1 percent, too. `compare` says
-    of two networks what is known.
+    numbers that are equal for all these copies are equal for networks whose weights differ by 1 percent, too. Use
+    `compare` for two of them.
 
     **Limits.** Networks that differ by less than the rounding may have the same fingerprint. In float32 none of 1,560
     MLPs and CNNs kept it when all weights were changed at random by 1 or by 0.1 percent; 84 did when it was by 0.01
-    percent, and 1,092 when it was by 0.001 percent. Of one weight that changes its sign or doubles, less is left the
-    more weights there are: of 1,000 networks of 267 weights 1 kept its fingerprint, of 60 of 269,322 weights 3 did with
-    another sign, and 7 with one that was doubled. Float64 is 4,096 times as fine.
+    percent, and 1,092 when it was by 0.001 percent. If one weight changes its sign or doubles, the change is smaller
+    the more weights there are: of 1,000 networks of 267 weights 1 kept its fingerprint, of 60 of 269,322 weights 3 did
+    with another sign, and 7 with one that was doubled. Float64 is 4,096 times as fine.
 
-    Numbers that lie just between two multiples are rounded apart, so the same function may have another fingerprint: 2
-    of these 1,560 in float32, moved by scales of up to 100; `compare` decides. A network in float32 and in float64 has
-    two, and so have networks that are the same function without a symmetry of the space between them. Where no bias
+    Numbers that lie just between two multiples are rounded apart, so one function may have two fingerprints: 2 of these
+    1,560 networks in float32 did, moved by scales of up to 100; `compare` decides. A network in float32 and in float64
+    has two, and so have networks that are the same function without a symmetry of the space between them. Where no bias
     and no fixed input or output says which sign a neuron has, signs that only products of several weights show are not
-    seen. All is held in float64.
+    seen. All computations are in float64.
 
     Args:
         space: the weight space.
-        network: parameter name -> tensor ``(*shape)``; what is no parameter of the space is not looked at.
+        network: parameter name -> tensor ``(*shape)``; entries that are no parameters of the space are ignored.
 
     Raises:
         ValueError: as `WeightSpace.pack`, for names, shapes and values that do not fit.
@@ -78,15 +78,24 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
 
 
 def hashed(space: WeightSpace, network: Mapping[str, Tensor], step: float) -> str:
-    """The fingerprint of a network whose numbers are rounded to multiples of a step."""
+    """Returns the fingerprint of a network whose numbers are rounded to multiples of a step."""
     numbers, sizes = invariants(space, network)
     rounded = (numbers / step).round().to(torch.int64).tolist()
-    text = f"{_VERSION};{_structure(space, sizes)};{step};{rounded}"
+    # Nodes, symmetries and axes are hashed as well, without their names.
+    number = {name: i for i, name in enumerate(space.nodes)}
+    nodes = [
+        (*map(str, node.gauges), sizes.get(name), number.get(node.parent or "")) for name, node in space.nodes.items()
+    ]
+    axes = [
+        [(number[a.node], space.nodes[a.node].charge(a.charge)) if isinstance(a, Axis) else a for a in of_parameter]
+        for of_parameter in space.axes.values()
+    ]
+    text = f"{_VERSION};{nodes};{axes};{step};{rounded}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def step_of(network: Mapping[str, Tensor], steps: Mapping[torch.dtype, float]) -> float:
-    """Of the steps of a network's dtypes the coarsest.
+    """Returns the coarsest of the steps of a network's dtypes.
 
     Raises:
         TypeError: for a tensor of a dtype that has no fingerprint.
@@ -104,7 +113,7 @@ def step_of(network: Mapping[str, Tensor], steps: Mapping[torch.dtype, float]) -
 
 @torch.no_grad()
 def invariants(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
-    """The numbers that `fingerprint` rounds, equal but for rounding for all networks of an orbit; and sizes of nodes.
+    """Returns the numbers that `fingerprint` rounds, equal up to rounding within an orbit, and the sizes of nodes.
 
     Args:
         space: the weight space.
@@ -129,16 +138,3 @@ def invariants(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[Tenso
         if not any(isinstance(axis, Axis) for axis in space.axes[name]):  # it has no neurons to speak for it
             total += x.flatten() @ random_numbers(f"entries {place[name]}", x.numel(), _NUMBERS)
     return total, sizes
-
-
-def _structure(space: WeightSpace, sizes: Mapping[str, int]) -> str:
-    """Nodes, symmetries and axes as text, without names."""
-    number = {name: i for i, name in enumerate(space.nodes)}
-    nodes = [
-        (*map(str, node.gauges), sizes.get(name), number.get(node.parent or "")) for name, node in space.nodes.items()
-    ]
-    axes = [
-        [(number[a.node], space.nodes[a.node].charge(a.charge)) if isinstance(a, Axis) else a for a in of_parameter]
-        for of_parameter in space.axes.values()
-    ]
-    return f"{nodes};{axes}"

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from .newton import Factor, Factors, Network, joined
 
 
 def encoded(terms: Sequence[Factors]) -> list[int]:
-    """Factors as the list of numbers that an operator can be given."""
+    """Writes factors as a list of numbers, because an operator takes no other."""
     return [n for term in terms for n in (len(term), *(m for f in term for m in (*f[:2], len(f.dims), *f.dims)))]
 
 
@@ -38,7 +37,7 @@ def _decoded(numbers: Sequence[int]) -> list[Factors]:
 
 
 def log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], *, converge: bool) -> list[Tensor]:
-    """The logarithms of the scales of least norm, ``(B, *sizes)`` for each unknown.
+    """Returns the logarithms of the scales of least norm, ``(B, *sizes)`` for each unknown.
 
     The start, neurons of norm 1, moves along with the group, and so does every step: to logarithms of least squares,
     which is one linear problem however far the sizes are apart, and from there to the least norm. So equal functions
@@ -84,15 +83,15 @@ def _(info: Any, dims: Any, log_squares: Sequence[Tensor], factors: Any) -> tupl
 
 
 def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converge: bool) -> Tensor:
-    """Of all unknowns, one after the other, ``(B, N)``."""
+    """Returns the log scales of all unknowns, one after the other, ``(B, N)``."""
     zeros = [log_squares[0].new_zeros(len(log_squares[0]), *shape) for shape in _shapes(log_squares, terms)]
     whole = Network(list(log_squares), list(terms), zeros)
-    supported = _supported(tuple(terms))
-    alive = whole.among(supported).alive(converge)
+    kept = supported(tuple(terms))
+    alive = whole.among(kept).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
     whole.level(settled, converge)
     whole.level([~x for x in alive], converge)
-    balanced = whole.among(supported, alive)
+    balanced = whole.among(kept, alive)
     balanced.balance(converge)
     for unknown, s in enumerate(balanced.s):
         whole.move(unknown, s - whole.s[unknown])
@@ -108,16 +107,58 @@ def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tup
 
 
 @functools.lru_cache
-def _supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
-    """Which terms of a network without zeros have a size at the minimum: the others could shrink for ever.
+def supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
+    """Finds the terms of a network without zeros that have a size at the minimum: the others could shrink for ever.
 
     With one neuron in each node, a term is supported if some combination of all terms' charges with coefficients >= 0,
-    its own > 0, is 0: the minimum of the sum of exponentials has such coefficients.
+    its own > 0, is 0: the minimum of the sum of exponentials has such coefficients. The simplex method looks for the
+    largest coefficient of one term after the other, in whole numbers and by Bland's rule, which does not cycle. It
+    ends with a combination, all of whose terms are supported, or with an equation that has no negative coefficient, so
+    that all of its terms are 0 in every combination.
     """
-    from scipy.optimize import nnls
-
-    charges = np.zeros((1 + max(f.unknown for term in terms for f in term), len(terms)))
+    # Equations sum(entry * coefficient) = 0, each solved for one coefficient, whose entry is positive.
+    rows: dict[int, dict[int, int]] = {}
     for number, term in enumerate(terms):
         for factor in term:
-            charges[factor.unknown, number] += factor.charge
-    return tuple(bool(nnls(charges, -column)[1] < 1e-8) for column in charges.T)
+            row = rows.setdefault(~factor.unknown, {})  # not yet solved for any
+            row[number] = row.get(number, 0) + factor.charge
+
+    def solve_for(entering: int, leaving: int) -> None:
+        row = rows.pop(leaving)
+        if row[entering] < 0:
+            row = {k: -entry for k, entry in row.items()}
+        for other in rows.values():
+            if factor := other.get(entering):
+                common = math.gcd(factor, row[entering])
+                if (times := row[entering] // common) > 1:
+                    other.update({k: times * entry for k, entry in other.items()})
+                for k, entry in row.items():
+                    other[k] = other.get(k, 0) - factor // common * entry
+                    if not other[k]:
+                        del other[k]
+        rows[entering] = row
+
+    rows = {unsolved: {k: entry for k, entry in row.items() if entry} for unsolved, row in rows.items()}
+    for unsolved in list(rows):
+        if rows[unsolved]:
+            solve_for(min(rows[unsolved]), unsolved)
+        else:
+            del rows[unsolved]
+
+    support: dict[int, bool] = {}
+    for number in range(len(terms)):
+        while number not in support:
+            # The coefficient of this term grows with those that its equation has negative entries of.
+            growing = [k for k, entry in rows[number].items() if entry < 0] if number in rows else [number]
+            if not growing:
+                zeros = rows.pop(number)
+                support |= dict.fromkeys(zeros, False)
+                rows = {k: {j: x for j, x in row.items() if j not in zeros} for k, row in rows.items()}
+                continue
+            entering = min(growing)
+            limits = [k for k, row in rows.items() if row.get(entering, 0) > 0]
+            if limits:
+                solve_for(entering, min(limits))
+            else:
+                support |= dict.fromkeys([entering, *(k for k, row in rows.items() if entering in row)], True)
+    return tuple(support[number] for number in range(len(terms)))

@@ -1,7 +1,7 @@
-"""Features of neurons that their neighbours tell them: the same for all networks of an orbit, moved as neurons move.
+"""Features of neurons, computed from their neighbours: equal for all networks of an orbit, and moved as neurons move.
 
-A neuron looks at its neighbours: sums of their features, weighted by the weights between them, go through a fixed
-function and become its own. No decision is taken that rounding could turn.
+Sums of the features of a neuron's neighbours, weighted by the weights between them, go through a fixed function and
+become the neuron's. No decision is taken that rounding could turn.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def whole_slices(space: WeightSpace, pieces: Mapping[str, Tensor]) -> dict[str, 
 
 
 class _Neighbours(NamedTuple):
-    """What neurons at the other ends of a parameter give to those at one of them.
+    """The features of the neurons at the other ends of a parameter, ready to be summed at one of them.
 
     Attributes:
-        parity: of what entries, or their squares, make of it.
-        factors: of what entries are summed with, each with its dimensions: the kernel's places behind the axes, and
-            channels behind those.
+        parity: of the sums, weighted by entries or by their squares.
+        factors: tensors that entries are multiplied with, each with its dimensions: the kernel's places come after the
+            axes, and channels after those.
     """
 
     parity: Parity
@@ -70,7 +70,7 @@ class Refinement:
 
     Args:
         space: the weight space.
-        taken: its pieces, balanced, each in slices that are gone over anew whenever it is asked for.
+        taken: its pieces, balanced, each in slices that are iterated over again and again.
         sizes: of all nodes.
     """
 
@@ -89,13 +89,13 @@ class Refinement:
         self.streams: dict[str, Streams] = {}
         for node in filter(self.into.get, space.nodes):
             shape = [sizes[name] for name in space.ancestry(node)]
-            told_apart = [1] * len(shape) if space.nodes[node].permutes else shape
-            start = random_numbers(f"start {self.number[node]}", *told_apart, CHANNELS).expand(*shape, -1)
+            distinct = [1] * len(shape) if space.nodes[node].permutes else shape
+            start = random_numbers(f"start {self.number[node]}", *distinct, CHANNELS).expand(*shape, -1)
             self.streams[node] = {self._even(node): start}
         self.start = {node: next(iter(streams.values())) for node, streams in self.streams.items()}
 
     def refine(self) -> dict[str, Streams]:
-        """Go over all nodes, forwards and backwards; returns their features."""
+        """Goes over all nodes, forwards and backwards; returns their features."""
         nodes = list(self.streams)
         for sweep in range(_SWEEPS):
             for node in reversed(nodes) if sweep % 2 else nodes:
@@ -104,11 +104,11 @@ class Refinement:
         return self.streams
 
     def told(self) -> dict[str, Streams]:
-        """What features the neighbours of each neuron give it, whatever its own are; all stay as they are."""
+        """Returns the features that each neuron has from its neighbours alone; the features stay as they are."""
         return {node: self._updated(node, {}) for node in self.streams}
 
     def _updated(self, node: str, totals: Streams) -> Streams:
-        """New features of a node's neurons, from what their own come to and those of their neighbours."""
+        """New features of a node's neurons: ``totals`` of their present ones, and those of their neighbours."""
         streams: Streams = {}
         even, number = self._even(node), self.number[node]
         totals[even] = totals.get(even, 0) + self.start[node]
@@ -127,8 +127,9 @@ class Refinement:
         name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
         neurons, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
-        given = {squared: one for squared in (False, True) if (one := self._neighbours(link, target, squared))}
-        sums = {squared: torch.zeros(*sizes, CHANNELS, dtype=torch.float64) for squared in given}
+        neighbours = {squared: self._neighbours(link, target, squared) for squared in (False, True)}
+        features = {squared: some for squared, some in neighbours.items() if some is not None}
+        sums = {squared: torch.zeros(*sizes, CHANNELS, dtype=torch.float64) for squared in features}
         squares = 0.0
         for part in self.taken[name]:
             x = part.values.permute(*axes, *(i for i in range(part.values.ndim) if i not in axes))
@@ -138,14 +139,14 @@ class Refinement:
             along = axes.index(part.dim)
             for squared, total in sums.items():
                 operands: list[Tensor | list[int]] = [x.square() if squared else x, list(range(x.ndim))]
-                for factor, dims in given[squared].factors:
+                for factor, dims in features[squared].factors:
                     operands += [(part.of(factor, dims.index(along)) if along in dims else factor).to(x), dims]
                 message = torch.einsum(*operands, [*neurons, channel])
                 (part.of(total, neurons.index(along)) if along in neurons else total).add_(message)
         size = self._squares.setdefault(name, squares) / math.prod(sizes)
         for squared, total in sums.items():
             if size:
-                yield squared, given[squared].parity, total / (size if squared else math.sqrt(size))
+                yield squared, features[squared].parity, total / (size if squared else math.sqrt(size))
 
     def _neighbours(self, link: Link, target: int, squared: bool) -> _Neighbours | None:
         """What the other ends give to one; None where one of them has nothing to give."""

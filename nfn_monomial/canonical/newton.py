@@ -13,12 +13,12 @@ from torch import Tensor
 
 from .charges import along, onto
 
-_ROUNDS = 5  # where nobody looks, and one more for three unknowns: by then most networks are balanced within rounding
+_ROUNDS = 5  # where no value is looked at, and one more for three unknowns: most networks are balanced by then
 _MOST_ROUNDS = 300
 _TOLERANCE = 1800  # of roundings, on log(in / out), whose quarter is the change of a log scale
-_NOISE = 50  # roundings of a sum, relative to what is summed
+_NOISE = 50  # roundings of a sum, relative to its summands
 _STEPS = 10  # of conjugate gradients in a round
-_PASSES = 2  # over all nodes, in which death spreads
+_PASSES = 2  # over all nodes, in which neurons die because their neighbours are dead
 
 
 class Factor(NamedTuple):
@@ -26,7 +26,7 @@ class Factor(NamedTuple):
 
     Attributes:
         unknown: its number.
-        charge: with what power, not 0.
+        charge: the power, not 0.
         dims: dimensions of the term along which its neurons lie; several for a nested node, the outermost first.
     """
 
@@ -63,7 +63,7 @@ class Network:
         ]
 
     def among(self, chosen: Sequence[bool], mask: list[Tensor] | None = None) -> Network:
-        """Some of the terms, without the entries of neurons outside of the mask."""
+        """Keeps some of the terms, without the entries of neurons outside of the mask."""
         logs, terms = list(itertools.compress(self.logs, chosen)), list(itertools.compress(self.terms, chosen))
         if mask is not None:
             open_ = self._logs_of(mask)
@@ -71,7 +71,7 @@ class Network:
         return Network(logs, terms, self.s)
 
     def move(self, unknown: int, step: Tensor) -> None:
-        """Add to the log scales of an unknown."""
+        """Adds to the log scales of an unknown."""
         self.s[unknown] = self.s[unknown] + step
         double = 2 * step
         for number, factor in self.touching[unknown]:
@@ -80,7 +80,7 @@ class Network:
             self.logs[number] = x + part if factor.charge == 1 else x + factor.charge * part
 
     def alive(self, converge: bool) -> list[Tensor]:
-        """Neurons with something on both sides, next to such neurons: those that can be balanced."""
+        """Finds the neurons that can be balanced: those with nonzero entries on both sides, next to such neurons."""
         alive = [torch.ones_like(s, dtype=torch.bool) for s in self.s]
         open_ = [torch.zeros_like(s) for s in self.s]
         for _ in itertools.count() if converge else range(_PASSES):
@@ -94,7 +94,7 @@ class Network:
         return alive
 
     def settle(self, settled: list[Tensor]) -> list[Tensor]:
-        """Give neurons without a scale one of norm 1, from inputs to outputs, then back; returns which have one now."""
+        """Gives neurons without a scale one of norm 1, from inputs to outputs, then back; returns the settled ones."""
         settled, open_ = list(settled), self._logs_of(settled)
         for unknown in _there_and_back(settled):
             norms: dict[bool, list[Tensor]] = {False: [], True: []}
@@ -109,10 +109,10 @@ class Network:
         return settled
 
     def level(self, settled: list[Tensor], converge: bool) -> None:
-        """Move neurons that are not settled to where what they scale has logarithms of least squares.
+        """Moves neurons that are not settled to where the entries that they scale have logarithms of least squares.
 
-        Those without a scale of their own can only be told together, and those with one start there: one linear
-        problem takes away sizes that are far apart.
+        Neurons without a scale of their own get one only together, and those with one start there: one linear problem
+        takes away sizes that are far apart.
         """
         fixed = joined(settled)
         if converge and not bool((~fixed).any()):
@@ -132,7 +132,7 @@ class Network:
         self._move_all(step * inverse.exp())
 
     def balance(self, converge: bool) -> None:
-        """Minimise over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
+        """Minimises over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
 
         Neurons without entries stay where they are.
         """
@@ -161,7 +161,7 @@ class Network:
         return [m.to(s.dtype).log() for m, s in zip(mask, self.s, strict=True)]
 
     def _sums(self, unknown: int, mask: list[Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """(charge, log squared norms ``(B, *sizes)``) of all that an unknown scales, next to neurons in a log mask."""
+        """Yields a charge and log squared norms ``(B, *sizes)`` of each term of an unknown, next to a log mask."""
         for number, factor in self.touching[unknown]:
             x = self.logs[number]
             if mask is not None:
@@ -174,22 +174,22 @@ class Network:
         return functools.reduce(how, parts) if parts else torch.full_like(self.s[unknown], -torch.inf)
 
     def _sides(self, unknown: int, sums: Iterable[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Logs of the sums of the squares that a neuron's scale multiplies, and of those it divides, times charges."""
+        """Returns logs of the sums of the squares that a neuron's scale multiplies, and divides, times charges."""
         sides: dict[bool, list[Tensor]] = {False: [], True: []}
         for charge, log in sums:
             sides[charge < 0].append(_times(abs(charge), log))
         return self._combined(unknown, sides[False]), self._combined(unknown, sides[True])
 
     def _diagonal(self, sums: Iterable[Iterable[tuple[int, Tensor]]]) -> Tensor:
-        """Of the Hessian, ``(B, N)``, its logarithm: sums of squares, times squared charges."""
+        """Returns the logarithm of the Hessian's diagonal, ``(B, N)``: sums of squares, times squared charges."""
         parts = [[_times(charge**2, log) for charge, log in of_unknown] for of_unknown in sums]
         return joined([self._combined(unknown, part) for unknown, part in enumerate(parts)])
 
     def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int, look: bool = False) -> Tensor:
         """The least v with ``Hessian v = pull``, the Hessian divided by the roots of its diagonal on both sides.
 
-        The logarithms of their inverses are given, and the norm ``(B, 1)`` of what ``pull`` was computed from, whose
-        rounding errors are no pull. For ``steps`` and ``look`` see `conjugate_gradients`.
+        ``inverse`` has the logarithms of the inverses of these roots. ``noise (B, 1)`` is the norm of the numbers that
+        ``pull`` was computed from: their rounding errors are no pull. For the rest see `conjugate_gradients`.
         """
         products = list(self._products(inverse))
 
@@ -204,9 +204,9 @@ class Network:
         return conjugate_gradients(hessian, pull, _NOISE * self.eps * noise, steps, look)
 
     def _products(self, inverse: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        """The Hessian off its diagonal, divided by the roots of that: matrices from one unknown's neurons to another's.
+        """The Hessian off its diagonal, divided by the diagonal's roots: from one unknown's neurons to another's.
 
-        They are ``(B x shared neurons, .., ..)``.
+        The matrices are ``(B x shared neurons, .., ..)``.
         """
         parts = [x.reshape(s.shape) for x, s in zip(torch.split(inverse, self.sizes, -1), self.s, strict=True)]
         for x, factors in zip(self.logs, self.terms, strict=True):
@@ -225,14 +225,14 @@ class Network:
 def conjugate_gradients(
     matrix: Callable[[Tensor], Tensor], right: Tensor, enough: Tensor | float, steps: int, look: bool = False
 ) -> Tensor:
-    """The least v ``(B, N)`` with ``matrix v = right``: directions that the matrix takes to 0 stay out of it.
+    """Returns the least v ``(B, N)`` with ``matrix v = right``, without directions that the matrix takes to 0.
 
     Args:
         matrix: symmetric, no eigenvalue less than 0.
         right: ``(B, N)``, an image of the matrix.
-        enough: the norm of what may be left of it.
-        steps: so many.
-        look: whether to stop before, when no step is taken any more.
+        enough: the norm of the rest at which a row stops.
+        steps: the most steps.
+        look: whether to stop when no row takes a step any more.
     """
     v, rest, direction = torch.zeros_like(right), right, right
     square = rest.square().sum(-1, keepdim=True)

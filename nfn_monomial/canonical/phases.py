@@ -76,7 +76,7 @@ def absorb_omega(
 def canonical_phase(
     tensors: Mapping[str, Tensor], space: WeightSpace, *, layers: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
-    """Of all sine networks that differ by ``b -> b + k pi``, ``a -> (-1)^k a``, the one with b in (-pi/2, pi/2].
+    """The sine network with b in (-pi/2, pi/2], of all that differ by ``b -> b + k pi``, ``a -> (-1)^k a``.
 
     The frequency must be absorbed first (`absorb_omega`). The function stays, in exact arithmetic; phases are reduced
     in float64 with sine and cosine, so that a bias is off by the rounding of its new value only, however large it was
@@ -96,7 +96,7 @@ def canonical_phase(
             their activation: for another odd function, such as tanh, **this changes what the network computes**.
 
     Returns:
-        Tensors of the same shapes and dtype. What is read from layers without a bias stays.
+        Tensors of the same shapes and dtype. Weights that read layers without a bias stay.
 
     Raises:
         ValueError: as `absorb_omega`; for NaN or infinite values; or if a node with a bias is no plain layer, since it
@@ -109,7 +109,18 @@ def canonical_phase(
     >>> [round(x.item(), 5) for x in canonical_phase(tensors, space).values()]
     [1.0, 1.0, -1.0, 1.0]
     """
-    return _with_phases(tensors, space, phase_biases(space, layers), lambda _, bias: _reduced(bias))
+
+    def reduced(_: str, bias: Tensor) -> tuple[Tensor, Tensor]:
+        wide = bias.to(torch.float64)
+        cos = wide.cos()
+        sign = torch.where(cos.detach() < 0, -1.0, 1.0)
+        phase = torch.where(wide.abs() <= math.pi / 2, wide, torch.atan2(wide.sin() * sign, cos * sign))
+        phase = phase.to(bias.dtype)
+        # Both ends are one point of the circle, and rounding may put a phase at either.
+        end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(bias.dtype).eps
+        return torch.where(end, math.pi / 2, phase), torch.where(end & (phase < 0), -sign, sign)
+
+    return _with_phases(tensors, space, phase_biases(space, layers), reduced)
 
 
 @checked
@@ -140,8 +151,10 @@ def shift_phase(
 
     def shifted(node: str, bias: Tensor) -> tuple[Tensor, Tensor]:
         k = shifts[node]
-        fits = k.dtype in (*FLOATING, *WHOLE) and (bias.is_meta or not k.is_meta) and _broadcasts(k.shape, bias.shape)
-        if not fits or (concrete((k,)) and k.is_floating_point() and not torch.equal(k, k.round())):
+        sizes = zip(reversed(k.shape), reversed(bias.shape), strict=False)
+        broadcasts = k.ndim <= bias.ndim and all(size in (1, whole) for size, whole in sizes)
+        numbers = k.dtype in (*FLOATING, *WHOLE) and (bias.is_meta or not k.is_meta)
+        if not (broadcasts and numbers) or (concrete((k,)) and k.is_floating_point() and not torch.equal(k, k.round())):
             raise InvalidValueError(
                 f"shift_phase: shifts[{node!r}] must be whole numbers, as others change the function, of shape "
                 f"{tuple(bias.shape)} or what broadcasts to it, found {shown(k)}"
@@ -152,29 +165,13 @@ def shift_phase(
     return _with_phases(tensors, space, {node: biases[node] for node in shifts}, shifted)
 
 
-def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
-
-
-def _reduced(bias: Tensor) -> tuple[Tensor, Tensor]:
-    """A bias between ``-pi/2`` and ``pi/2``, and the signs of what reads its neurons."""
-    wide = bias.to(torch.float64)
-    cos = wide.cos()
-    sign = torch.where(cos.detach() < 0, -1.0, 1.0)
-    phase = torch.where(wide.abs() <= math.pi / 2, wide, torch.atan2(wide.sin() * sign, cos * sign))
-    phase = phase.to(bias.dtype)
-    # Both ends are one point of the circle, and rounding may put a phase at either.
-    end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(bias.dtype).eps
-    return torch.where(end, math.pi / 2, phase), torch.where(end & (phase < 0), -sign, sign)
-
-
 def _with_phases(
     tensors: Mapping[str, Tensor],
     space: WeightSpace,
     biases: Mapping[str, str],
     change: Callable[[str, Tensor], tuple[Tensor, Tensor]],
 ) -> dict[str, Tensor]:
-    """Networks in which ``change`` makes of a node and its bias ``(B, C, n)`` a new one, and signs of what reads it."""
+    """Replaces biases: ``change`` makes of a node and its bias ``(B, C, n)`` another bias and signs for readers."""
     sizes = check_tensors(space, tensors)
     require_finite(tensors)
     parts, signs = pieces(space, tensors, sizes), {}
@@ -192,7 +189,7 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
     """Sine node -> its bias, for those that have one; see `canonical_phase`.
 
     Raises:
-        ValueError: if the neurons of a node with a bias may not be ``sin(W x + b)`` and nothing else: since other
+        ValueError: if the neurons of a node with a bias need not be ``sin(W x + b)`` and nothing else, because other
             parameters lie on it than that bias, one weight from another node, and weights to other nodes.
     """
     biases_of: dict[str, str] = {}
@@ -217,7 +214,7 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
 
 
 def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
-    """The sine nodes, checked, in the order of the space: of one gauge, nested in nothing, between rows and columns."""
+    """The sine nodes, checked, in the order of the space: of one gauge, not nested, on rows and columns alone."""
     charges: dict[str, set[Charge]] = {
         name: set() for name, node in space.nodes.items() if len(node.gauges) == 1 and node.parent is None
     }

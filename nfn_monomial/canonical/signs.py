@@ -1,4 +1,4 @@
-"""Signs of neurons: which are independent of one another, and those that make what is odd in a neuron positive."""
+"""Signs of neurons: which of them are independent, and those that make an odd statistic of each neuron positive."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
         for axis in axes:
             if isinstance(axis, Axis) and (flips := parity(space, axis.node, axis.charge)):
                 classes[axis.node].append(flips)
-    # Signs of single gauges come first: what others tell is made of them.
+    # Signs of single gauges come first: the others are products of them.
     return {
         name: SignBasis(name, sorted(set(of_node), key=lambda flips: (flips.bit_count(), flips)))
         for name, of_node in classes.items()
@@ -104,7 +104,8 @@ def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
 def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[Gauge, Tensor]:
     """The signs of `balance`: gauge -> ``(B, *sizes)``, 0 where nothing settles them.
 
-    Gauges for which others do are left out. Sums of less than the part ``noise`` of the sum of sizes are 0.
+    Gauges that may stay because others flip instead are left out. Sums of less than the part ``noise`` of the sum of
+    sizes count as 0.
     """
     odd = _OddSums(space, features)
     signs = dict(odd.unknown)
@@ -116,8 +117,9 @@ def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dic
 def relative_signs(space: WeightSpace, products: Features) -> dict[Gauge, Tensor]:
     """The signs that turn one network into another, from their product, which is positive but for these signs.
 
-    The product is entry by entry, of networks whose neurons stand in the same places. Where nothing settles any, one
-    neuron is settled as it is, which leaves its neighbours to be told: so none is 0, else as of `canonical_signs`.
+    The product is taken entry by entry, of networks whose neurons are in the same order. Where nothing settles any
+    sign, one neuron keeps its own, which settles those of its neighbours: so no sign is 0, unlike those of
+    `canonical_signs`.
     """
     odd = _OddSums(space, products)
     ones = {name: torch.ones_like(x) for name, x in odd.unknown.items()}
@@ -189,7 +191,7 @@ class _OddSums:
     def sums(
         self, signs: _Signs, node: str, number: int, moment: int = 0, incoming: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Of what carries one sign of a node's neurons and else only known ones, which are taken out; and of sizes."""
+        """Sums of the entries that one sign of a node flips and else only known ones, taken out; and of their sizes."""
         total, size = (torch.zeros_like(signs[node][number]) for _ in range(2))
         for axes, moments in self._terms:
             for target in axes:
@@ -205,9 +207,9 @@ class _OddSums:
         return total, size
 
     def settle(self, signs: _Signs, noise: float) -> None:
-        """Settle what sums tell, from inputs to outputs by incoming entries, then backwards by all.
+        """Settles signs by their sums, from inputs to outputs by incoming entries, then backwards by all entries.
 
-        Incoming entries alone at first: balanced, a single incoming and a single outgoing weight may cancel.
+        Incoming entries come first alone because a single incoming and a single outgoing weight, balanced, may cancel.
         """
         order = [(name, i) for name in signs for i in range(len(signs[name]))]
         for incoming, (node, number) in [*((True, x) for x in order), *((False, x) for x in reversed(order))]:

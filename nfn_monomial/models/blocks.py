@@ -1,4 +1,4 @@
-"""What models consist of; and training in less memory by blocks that are computed twice."""
+"""Parts of models, and training in less memory by blocks that are computed twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Blocks(nn.Sequential):
     recompute = False
 
     def forward(self, x: Any) -> Any:
-        """Whatever the first module takes -> what the last one gives."""
+        """Input of the first module -> output of the last one."""
         for block in self:
             again = self.recompute and torch.is_grad_enabled()
             x = checkpoint(block, x, use_reentrant=False) if again else block(x)
@@ -31,7 +31,7 @@ class Blocks(nn.Sequential):
 
 
 def mlp_head(width: int, hidden: int, out_features: int, activation: type[nn.Module], dropout: float) -> nn.Sequential:
-    """A pooled vector of this width -> outputs: two hidden layers, with dropout behind both."""
+    """A pooled vector of this width -> outputs: two hidden layers, with dropout after both."""
     return nn.Sequential(
         nn.Linear(width, hidden), activation(), nn.Dropout(dropout),
         nn.Linear(hidden, hidden), activation(), nn.Dropout(dropout),
@@ -47,17 +47,17 @@ def changed(networks: Features, scale: Tensor, change: Features) -> Features:
 
 @checked
 def recompute_blocks(model: nn.Module, recompute: bool = True) -> int:
-    """Have all blocks in a model computed again in backward, or no longer: less memory, one more forward pass of them.
+    """Computes all blocks of a model again in backward, or stops that: less memory for one more forward pass of them.
 
-    Outputs and gradients are the same. What is kept grows by one block's input with every block.
+    Outputs and gradients are the same. The memory that is kept grows by one block's input with every block.
 
     Args:
         model: any; `MessagePassingNFN` and `MessagePassingEditor` consist of blocks. The layers of `MonomialNFN` and
             `EquivariantNFN` keep little but their inputs, so that computing them again saves nothing.
-        recompute: whether.
+        recompute: whether blocks are computed again.
 
     Returns:
-        How many stacks of blocks there are.
+        The number of stacks of blocks.
 
     >>> from nfn_monomial.models import MessagePassingNFN, recompute_blocks
     >>> from nfn_monomial.space import WeightSpace

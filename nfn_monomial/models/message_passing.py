@@ -69,7 +69,7 @@ class _OnBalanced(nn.Module):
         return self.inner.pack(self.space.unpack(Balance(self.space, signs=False)(features)))
 
     def is_prepared(self, networks: Features | Mapping[str, Tensor]) -> TypeGuard[Features]:
-        """Whether `prepare` made them; features of a space without scales need nothing either."""
+        """Returns whether `prepare` made them; features of a space without scales need nothing either."""
         return isinstance(networks, Features) and networks.layout is self.inner.layout
 
 

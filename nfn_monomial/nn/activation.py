@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import Tensor, nn
+from torch import nn
 
 from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
@@ -61,12 +59,13 @@ class PointwiseActivation(nn.Module):
     def forward(self, features: Features) -> Features:
         """Features of the layout -> the same layout and shapes."""
         self.layout.require(features, None, "PointwiseActivation")
-        fields = zip(features.tensors, self.layout.felt, strict=True)
-        return Features(self.layout, tuple(self._function(felt)(x) for x, felt in fields))
-
-    def _function(self, felt: Symmetry) -> Callable[[Tensor], Tensor]:
-        fn = _LEGAL_DEFAULT[felt] if self.fn == "auto" else self.fn
-        return function_named(fn) if isinstance(fn, str) else fn  # type: ignore[return-value]  # it has a function
+        fields = []
+        for x, felt in zip(features.tensors, self.layout.felt, strict=True):
+            fn = _LEGAL_DEFAULT[felt] if self.fn == "auto" else self.fn
+            function = function_named(fn) if isinstance(fn, str) else fn
+            assert callable(function), "checked above"
+            fields.append(function(x))
+        return Features(self.layout, tuple(fields))
 
     def extra_repr(self) -> str:
         return f"{self.space}, {_name(self.fn)}"

@@ -19,8 +19,8 @@ from nfn_monomial.space.weight_space import WeightSpace
 class Augment(nn.Module):
     """In training, move every network by a random group element of its own; in eval mode, the identity.
 
-    What augmentation can do for a model without the symmetry; one move by hand is
-    ``space.sample(len(networks)).act(networks)``. Draws from torch's global generator
+    It shows how far augmentation brings a model without the symmetry; one move by hand is
+    ``space.sample(len(networks)).act(networks)``. It draws from torch's global generator
     (``torch.manual_seed``). In training it breaks a compiled graph in two.
 
     In this order: noise, in the frame in which the networks are given; phases; the element.
@@ -29,7 +29,7 @@ class Augment(nn.Module):
         space: the weight space.
         scale_range: bounds of uniform scales, as in `WeightSpace.sample`; log-normal by default.
         noise: standard deviation of Gaussian noise on every entry, relative to the root mean square of its tensor in
-            its network and channel. The one part that changes what networks compute.
+            its network and channel. This alone changes the networks' functions.
         phases: for sine networks, whose frequency is absorbed: `shift_phase` by integers up to this number, either way.
         layers: the sine nodes, see `canonical_phase`.
 
@@ -70,7 +70,10 @@ class Augment(nn.Module):
         if not len(first):
             return networks
         if self.noise:
-            networks = {name: x + self.noise * _size(x) * torch.randn_like(x) for name, x in networks.items()}
+            networks = dict(networks)
+            for name, x in networks.items():
+                square = x.detach().double().square().mean(list(range(2, x.ndim)), keepdim=True)
+                networks[name] = x + self.noise * square.sqrt().to(x.dtype) * torch.randn_like(x)
         if self.phases:
             shifts = {
                 node: torch.randint(-self.phases, self.phases + 1, networks[bias].shape, device=networks[bias].device)
@@ -82,8 +85,3 @@ class Augment(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, scale_range={self.scale_range}, noise={self.noise}, phases={self.phases}"
-
-
-def _size(x: Tensor) -> Tensor:
-    """``(B, C, *shape)`` -> root mean squares ``(B, C, 1, ..)``."""
-    return x.detach().double().square().mean(list(range(2, x.ndim)), keepdim=True).sqrt().to(x.dtype)

@@ -1,4 +1,4 @@
-"""The step that ends the charges: behind it scalings and sign flips act no more, only permutations."""
+"""The step that ends the charges: after it scalings and sign flips act no more, only permutations."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def _without_charge(x: Tensor, felt: Symmetry, squared: bool) -> Tensor:
 
 
 def degree_zero(x: Tensor, felt: Symmetry) -> Tensor:
-    """``x`` with what ``felt`` does to it undone: over its last dimension ``x / ||x||`` times the root of the number of
-    entries where scales act, ``|x|`` where signs flip."""
+    """``x`` without its charge: over its last dimension ``x / ||x||`` times the root of the number of entries where
+    scales act, ``|x|`` where signs flip."""
     neutral = _without_charge(x, felt, squared=False)
     return neutral * x.shape[-1] ** 0.5 if felt.scales else neutral
 

@@ -1,4 +1,4 @@
-"""What happens on edges: `plain_exchange` is the definition; a CPU does the same in blocks that stay in its cache."""
+"""The exchange on edges: `plain_exchange` is the definition; a CPU does the same in blocks that stay in its cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BLOCK = 2**18
 
 
 class Ends(NamedTuple):
-    """What the neurons at each end of edges bring to them, see `EdgeMessages`; no products where edges stay."""
+    """The tensors that neurons bring to each end of edges, see `EdgeMessages`; no products where edges stay."""
 
     messages: tuple[Tensor, ...]
     products: tuple[Tensor, ...]
@@ -45,18 +45,18 @@ def exchange(
     scale: Tensor | None = None,
     residual: bool = False,
 ) -> tuple[Sums, Tensor]:
-    """Sums of what edges send to their ends, and the updated edges: the formulas of `EdgeMessages`.
+    """Sums of the messages from edges to their ends, and the updated edges: the formulas of `EdgeMessages`.
 
-    On a CPU it is done block by block, and once more in the backward pass, for which only the edges and what the ends
-    bring are kept. `plain_exchange` runs on other devices, where all edges are one block, and where somebody needs to
-    see operators or modules: torch.compile, torch.func, autocast, fake tensors, hooks, anything but `nn.Linear`.
+    On a CPU it is done block by block, and once more in the backward pass, for which only the edges and the tensors of
+    their ends are kept. `plain_exchange` runs on other devices, where all edges are one block, and where somebody needs
+    to see operators or modules: torch.compile, torch.func, autocast, fake tensors, hooks, anything but `nn.Linear`.
 
     Args:
         places: which neurons are at which end.
         edges: ``x (..., C)``.
-        hidden: ``t -> W t + w``; the identity where t is 0, because what a neuron brings is.
+        hidden: ``t -> W t + w``; the identity where t is 0, because a factor of it is.
         gate: ``z -> G z``; None where edges stay as they are.
-        ends: what their neurons bring.
+        ends: the tensors that their neurons bring.
         scale: edges are ``e = x * scale`` in all formulas; a norm never makes a tensor then.
         residual: whether ``x + e + update`` is returned, not the update.
     """
@@ -103,14 +103,14 @@ def scaled(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module does what its class says and nothing else: no other class, no hooks, no method replaced."""
+    """Returns whether a module is of this class and does what that says: no hooks, and no method replaced."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     everywhere = torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
     return type(module) is kind and not any(hooks) and "forward" not in vars(module) and not everywhere
 
 
 def watched(x: Tensor) -> bool:
-    """Whether somebody needs to see the operators on a tensor: a compiler, a transform, autocast, or its own class."""
+    """Returns whether somebody sees the operators on a tensor: a compiler, a transform, autocast, or its class."""
     return (
         torch.compiler.is_compiling()
         or type(x) not in (Tensor, nn.Parameter)
@@ -133,7 +133,7 @@ def sum_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 class _Exchange(torch.autograd.Function):
-    """`exchange` in blocks. What is as large as all edges is read and written once: the rest stays in the cache."""
+    """`exchange` in blocks: tensors as large as all edges are read and written once, the rest stays in the cache."""
 
     @staticmethod
     def forward(
@@ -210,7 +210,7 @@ class _Exchange(torch.autograd.Function):
             t.mul_(messages[0]).addcmul_(sent[0], _product(messages, 0))
             if by_e is not None:
                 t += by_e
-            twice = ctx.residual and by_e is not None  # what is returned has x and e in it
+            twice = ctx.residual and by_e is not None  # the output has x and e in it
             if twice:
                 t += by_new
             if into_scale is not None:
@@ -222,8 +222,8 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def _differentiable(ctx: Any, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients that have gradients themselves: those of `plain_exchange`."""
-        # Inputs depend on one another, as the size of the edges does on the edges. Views of them do not: what comes
-        # through another input is left to whoever made that one.
+        # Inputs depend on one another, as the size of the edges does on the edges. Views of them do not: a gradient
+        # that comes through another input is left to the operator that made that input.
         inputs: list[Any] = [None if x is None else x.view_as(x) for x in ctx.saved_tensors]
         scale, mix, gate, ends = _unpacked(inputs[1:], ctx.count)
         hidden = _matrix(mix) or nn.Identity()
@@ -237,7 +237,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Blocks:
-    """All edges in blocks, and what goes with each of these."""
+    """All edges in blocks, each with the tensors that belong to it."""
 
     def __init__(self, places: Places, edges: Tensor) -> None:
         self._at: Any = places.inv
@@ -245,16 +245,16 @@ class _Blocks:
         self._count = len(list(self.parts(edges)))
 
     def parts(self, x: Tensor | None) -> Iterable[Any]:
-        """For each block its part of the edges, or of what all edges of a network share, or None."""
+        """For each block its part of the edges, or of a tensor that all edges of a network share, or None."""
         return itertools.repeat(None, self._count) if x is None else self._at.parts(x, self._plan)
 
     def taken(self, places: Sequence[Any], brought: Sequence[Sequence[Tensor]]) -> Iterable[Any]:
-        """For each block what all ends bring, of each kind."""
+        """For each block the tensors that all ends bring, of each kind."""
         kinds = zip(places, brought, strict=True)
         return self._zipped([at.taken(x, i, self._plan) for i, x in enumerate(kind)] for at, kind in kinds)
 
     def adders(self, places: Sequence[Any], totals: Sequence[Sequence[Tensor]]) -> Iterable[Any]:
-        """For each block what adds to the totals of each end, of each kind."""
+        """For each block the adders to the totals of each end, of each kind."""
         kinds = zip(places, totals, strict=True)
         return self._zipped([at.adders(x, i, self._plan) for i, x in enumerate(kind)] for at, kind in kinds)
 
@@ -264,7 +264,7 @@ class _Blocks:
 
 
 def _unpacked(others: Sequence[Any], count: int) -> tuple[Any, Any, Any, Ends]:
-    """The inputs of `_Exchange` behind the edges, of edges with so many ends."""
+    """The inputs of `_Exchange` after the edges, for edges of ``count`` ends."""
     scale, mix, gate, *brought = others
     messages, products, hidden = brought[:count], brought[count:-count], brought[-count:]
     return scale, mix, gate, Ends(tuple(messages), tuple(products), tuple(hidden))

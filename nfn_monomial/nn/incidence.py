@@ -1,4 +1,4 @@
-"""Which neurons are at the ends of edges, and which edges make up a block."""
+"""The neurons at the ends of edges, and the edges that make up a block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Grid:
         return max(1, size // (row * rows)), [min(once, rows - i) for i in range(0, rows, once)]
 
     def parts(self, x: Tensor, plan: tuple[int, list[int]]) -> Iterable[Tensor]:
-        """For each block views of the edges, or of what all edges of a network share, ``(networks, 1, ..., C)``."""
+        """For each block views of the edges, or of a tensor that a network's edges share, ``(networks, 1, ..., C)``."""
         networks, rows = plan
         parts = torch.split(x, networks)
         if len(rows) == 1:
@@ -54,7 +54,7 @@ class Grid:
         return values.sum(self._missing[end])
 
     def adders(self, total: Tensor, end: int, plan: tuple[int, list[int]]) -> Iterable[Adder]:
-        """For each block what adds to the totals, which start at 0, of all neurons at an end."""
+        """For each block an adder to the totals, which start at 0, of all neurons at an end."""
         dims = self._missing[end]
         alone = 1 not in dims or len(plan[1]) == 1
         return [summing(total, dims, alone) for total in self.taken(total, end, plan)]
@@ -74,7 +74,7 @@ def zeros_to_add_to(like: Tensor) -> Tensor:
 
 
 Incidence: TypeAlias = Any
-"""A `Grid`, or what has its methods, as edges of graphs do."""
+"""A `Grid`, or another class with its methods, as edges of graphs have."""
 
 
 class Places(NamedTuple):

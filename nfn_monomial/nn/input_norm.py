@@ -66,7 +66,7 @@ class InputNorm(nn.Module):
     @torch.no_grad()
     @checked
     def fit(self, networks: Features | Mapping[str, Tensor] | Iterable[Features | Mapping[str, Tensor]]) -> InputNorm:
-        """Take the statistics of a training set: one batch, or an iterable of batches, which need not fit in memory.
+        """Takes the statistics of a training set: one batch, or an iterable of batches, which need not fit in memory.
 
         Raises:
             ValueError: as `WeightSpace.pack`; for NaN or infinite values, naming the parameter; if there is no batch;
@@ -80,12 +80,14 @@ class InputNorm(nn.Module):
             if not len(features):
                 continue
             require_finite(self.space.unpack(features))
-            of_fields = (_moments(x.to(torch.float64).flatten(0, -2)) for x in features.tensors)
-            more, its_mean, its_squares = (torch.cat(x).to(mean) for x in zip(*of_fields, strict=True))
-            # Of both sets of rows together (Chan et al. 1979): what the sums over all would be, without cancellation.
-            before, rows, step = rows, rows + more, its_mean - mean
+            tables = [x.to(torch.float64).flatten(0, -2) for x in features.tensors]
+            more = torch.cat([torch.full_like(x[0], len(x)) for x in tables]).to(mean)
+            batch_mean = torch.cat([x.mean(0) for x in tables]).to(mean)
+            batch_squares = torch.cat([(x - x.mean(0)).square().sum(0) for x in tables]).to(mean)
+            # Mean and squared deviations of all rows together (Chan et al. 1979), without cancellation.
+            before, rows, step = rows, rows + more, batch_mean - mean
             mean = mean + step * (more / rows)
-            squares = squares + its_squares + step.square() * (before * (more / rows))
+            squares = squares + batch_squares + step.square() * (before * (more / rows))
             eps = torch.finfo(features.tensors[0].dtype).eps
         if not eps:
             raise InvalidValueError("InputNorm.fit: no networks given")
@@ -112,7 +114,7 @@ class InputNorm(nn.Module):
     @overload
     def inverse(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
     def inverse(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
-        """``x * scale + mean``: networks from what a model behind this layer made of them."""
+        """``x * scale + mean``: undoes the normalisation in the output of a model that follows this layer."""
         return self._mapped(networks, lambda x, mean, scale: x * scale + mean)
 
     def _mapped(
@@ -127,9 +129,3 @@ class InputNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}"
-
-
-def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Number of rows, mean, and sum of squared deviations from it, of every column."""
-    mean = x.mean(0)
-    return torch.full_like(mean, len(x)), mean, (x - mean).square().sum(0)

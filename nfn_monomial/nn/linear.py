@@ -44,8 +44,8 @@ class EquivariantLinear(nn.Module):
             sizes of FIXED nodes: ``(n_0 + 1)^2`` blocks of ``C_in x C_out`` for the first layer's field.
             ``"factored"`` replaces each matrix, where that saves parameters, by one map per fixed position plus a
             product of rank ``max(C_in, C_out)`` that mixes positions: linear in ``n_0`` and ``n_L``, equally
-            equivariant, not complete. It is linear in depth, too: what many tensors meet in, such as a residual
-            stream, mixes all their pairs in full, and 16 residual blocks of two 3x3 convolutions whose hidden
+            equivariant, not complete. It is linear in depth, too: a residual stream, in which many
+            tensors meet, mixes all their pairs in full, and 16 residual blocks of two 3x3 convolutions whose hidden
             neurons are only permuted have 79 million parameters from 16 to 16 channels, or 47 thousand a block
             factored. A layer for a network of 1,000 blocks is planned in seconds.
         bias: whether to add the equivariant constants (balanced partitions of the output alone).
@@ -148,7 +148,7 @@ class EquivariantLinear(nn.Module):
 
 
 class _Route(NamedTuple):
-    """A contracted type: what is contracted to it, and what is expanded from it."""
+    """A contracted type, with the contractions to it and the expansions from it."""
 
     key: str
     rank: int
@@ -158,7 +158,7 @@ class _Route(NamedTuple):
 
 
 def _parts(layout: Layout, step: Step) -> int:
-    """How many parts of ``C`` channels a field has in between."""
+    """The number of parts of ``C`` channels that a field has in between."""
     return math.prod(step.apart, start=layout.multiplicities[step.field])
 
 

@@ -3,11 +3,11 @@
 An equivariant linear layer lets a hidden weight see only itself. Bilinear maps lift that (see the guide): contracting a
 weight's charge -1 axis with a neuron feature of charge +1 gives a feature of charge +1 at its target (a forward pass),
 contracting the other axis with one of charge -1 gives charge -1 at its source (a backward pass, without reciprocals),
-the product of a target's +1 and a source's -1 is an edge again, and what is left uncharged (``h_j g_j``,
-``e_jk g_j h_k``) is invariant, so that any function of it may gate the rest. The same holds for edges of any number of
-ends, of any charges (a factor graph): all ends but one are contracted with their opposites.
+the product of a target's +1 and a source's -1 is an edge again, and uncharged products (``h_j g_j``, ``e_jk g_j h_k``)
+are invariant, so that any function of them may gate the rest. The same holds for edges of any number of ends, of any
+charges (a factor graph): all ends but one are contracted with their opposites.
 
-What happens on an edge and at a neuron, however neurons are laid out, is in `nfn_monomial.nn.neurons.mixes`.
+The formulas on an edge and at a neuron, however neurons are laid out, are in `nfn_monomial.nn.neurons.mixes`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class MessagePassing(NeuronLayer):
     """One round of messages along all weights, forwards and backwards, and the weights' own update.
 
     Neuron ``j`` gets the sum of the forward messages over its incoming weights and of the backward ones over its
-    outgoing weights, and the means of the hidden invariants of both; see `EdgeMessages` for what a message is, and
-    `NeuronUpdate` for what is made of the sums. Neurons of a nested node and those that they are nested in exchange
+    outgoing weights, and the means of the hidden invariants of both; `EdgeMessages` defines a message, and
+    `NeuronUpdate` the use of the sums. Neurons of a nested node and those that they are nested in exchange
     their invariants, as do all neurons and parameters without an axis. Bilinear in the charged streams, with
     coefficients that are functions of invariants. The output is an update: add it to the input for a residual
     connection. Cost: two products with ``channels x channels`` matrices for every weight; nothing of size
@@ -65,7 +65,7 @@ class MessagePassing(NeuronLayer):
         reads: Collection[int] | None = None,
         zeros: Collection[int] | None = None,
     ) -> None:
-        zeros = None if tied else zeros  # what is shared multiplies some streams that are not 0
+        zeros = None if tied else zeros  # a shared matrix multiplies some streams that are not 0
         super().__init__(space, channels, reads, zeros)
         self.tied = tied
         plans, edges = self.neurons.nodes, self.neurons.edges
@@ -213,8 +213,8 @@ class MessageBlock(NeuronLayer):
         space: the networks' weight space.
         channels: of the neuron features.
         tied: see `MessagePassing`.
-        norm: whether the norm is there. It keeps deep stacks in range, but a network's own sizes are divided out of
-            what messages are made of; to compute with exact values (a network's outputs) leave it out.
+        norm: whether the norm is there. It keeps deep stacks in range, but a network's own sizes are divided out
+            before messages are made; to compute with exact values (a network's outputs) leave it out.
         reads: see `NeuronLayer`; other fields stay as they are.
         zeros: see `NeuronLayer`.
     """

@@ -33,7 +33,7 @@ class EquivariantNorm(NeuronLayer):
     Args:
         space: the networks' weight space.
         channels: of all streams.
-        reads: numbers of the fields that are read behind the norm, by default all; others stay as they are.
+        reads: numbers of the fields that are read after the norm, by default all; others stay as they are.
     """
 
     @checked
@@ -62,7 +62,7 @@ class EquivariantNorm(NeuronLayer):
         return Features(self.out_layout, tuple(x if by is None else scaled(x, by) for x, by in pairs))
 
     def factors(self, fields: Sequence[Tensor]) -> list[Tensor | None]:
-        """What to multiply each field by, for layers that do so while they read edges; None: by nothing."""
+        """The factor of each field, for layers that multiply while they read edges; None where there is none."""
         # Reciprocals of the streams' frames.
         by_frame = {i: frame(None if j is None else fields[j], fields[i]) for i, j in self._opposites.items()}
         factors: list[Tensor | None] = [None] * len(fields)
@@ -101,10 +101,10 @@ def by_size_of(measured: Tensor, largest: Reduction, mean_square: Reduction) -> 
     of size 1 / largest. Where that could overflow (below 5e-32 in float32), features count as 0.
 
     Args:
-        measured: what the size is taken of, in its frame and `wide`.
+        measured: the features whose size is taken, in their frame and `wide`.
         largest: a bound of the size of all entries that have their size in common, not many times larger than the
             largest of them, in a shape that broadcasts.
-        mean_square: likewise the mean of their squares, or what else stands for it.
+        mean_square: likewise the mean of their squares, or another number in its place.
     """
     limits = torch.finfo(measured.dtype)
     with torch.no_grad():

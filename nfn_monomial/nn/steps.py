@@ -1,4 +1,4 @@
-"""What layers are made of: contractions and expansions of fields, prepared once, and the maps between them."""
+"""The parts of layers: contractions and expansions of fields, prepared once, and the maps between them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 def packed(space: WeightSpace, networks: Features | Mapping[str, Tensor]) -> Features:
-    """Networks as `Features`, if they are none; values are looked at only where no device is waited for."""
+    """Packs networks unless they are `Features`; values are looked at only where no device is waited for."""
     if isinstance(networks, Features):
         return networks
     return space.pack(networks, check_finite=on_cpu(networks))
@@ -71,12 +71,12 @@ def _sizes(axes: FieldType, apart: Iterable[Block], nodes: Mapping[str, Node]) -
 
 
 def _permutation(axes: Sequence[int]) -> tuple[int, ...] | None:
-    """Of a tensor ``(B, *axes, F)``; None where all axes stay."""
+    """The permutation of the dimensions of ``(B, *axes, F)``; None where all axes stay."""
     return (0, *(1 + i for i in axes), 1 + len(axes)) if list(axes) != sorted(axes) else None
 
 
 def require_sizes(space: WeightSpace, sources: Iterable[FieldType], targets: Iterable[FieldType]) -> None:
-    """Raise unless the sizes of all nodes of the targets are known, to the space or from the sources."""
+    """Raises unless the sizes of all nodes of the targets are known, to the space or from the sources."""
     seen = {axis.node for field_type in sources for axis in field_type}
     for node in dict.fromkeys(axis.node for field_type in targets for axis in field_type):
         if node not in seen and space.nodes[node].size is None:
@@ -86,7 +86,7 @@ def require_sizes(space: WeightSpace, sources: Iterable[FieldType], targets: Ite
 
 
 def contract(x: Tensor, step: Step, means: Means) -> Tensor:
-    """One contraction of a field; ``means`` is what those before it, of the same features, have averaged."""
+    """One contraction of a field; ``means`` has the averages that earlier ones took of the same features."""
     if step.identity:
         return x
     if step.diagonal is not None:

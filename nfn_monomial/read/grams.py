@@ -1,4 +1,4 @@
-"""What layers learn together: spectra of the neurons' Gram matrices, and how far those on two sides of them agree."""
+"""Spectra of the neurons' Gram matrices, and how far those on the two sides of a node agree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d
 
 from nfn_monomial.checks import Count, checked
+from nfn_monomial.nn.steps import packed
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .statistics import joining, settled, tables
@@ -25,7 +25,7 @@ _LEAST = 1e-2  # of the agreement's denominator: off-diagonal entries that are r
 class GramStatistics(nn.Module):
     """Spectra and agreement of Gram matrices of the balanced form (`balance`): invariant under the whole group.
 
-    Training aligns consecutive layers: what leads out of a neuron learns from what leads into it. Let ``W`` be the
+    Training aligns consecutive layers: the weights out of a neuron learn from those into it. Let ``W`` be the
     balanced weights that join each neuron of a node to each of another, as of `InvariantStatistics`, divided by their
     root mean square. A node has the Gram matrices ``I = sum W W^T`` of the weights into its neurons and ``O = sum W^T
     W`` of those out of them, over all such weights, kernels and positions; where there are kernels, also those of the
@@ -66,8 +66,7 @@ class GramStatistics(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        if not isinstance(networks, Features):
-            networks = self.space.pack(networks, check_finite=on_cpu(networks))
+        networks = packed(self.space, networks)
         entries = settled(self.space, networks, self.channels, type(self).__name__)
         sides: list[dict[str, list[Tensor]]] = [{}, {}]
         parts: list[Tensor] = []
@@ -77,12 +76,16 @@ class GramStatistics(nn.Module):
             parts += _of_kernel(w.square().mean((2, 3)), link.kernel)
             for side, node, v in ((0, link.target, w), (1, source, w.transpose(2, 3))):
                 if node in self.nodes:
-                    found = [v, v.sum(-1, keepdim=True)] if node in self.kernels[side] else [v]
-                    grams = [y.flatten(3) @ y.flatten(3).mT for y in found]
+                    weights = [v, v.sum(-1, keepdim=True)] if node in self.kernels[side] else [v]
+                    grams = [y.flatten(3) @ y.flatten(3).mT for y in weights]
                     before = sides[side].get(node, [torch.zeros_like(g) for g in grams])
                     sides[side][node] = [a + b for a, b in zip(before, grams, strict=True)]
         for node in self.nodes:
-            into, out = ([_of_trace_n(gram) for gram in side[node]] for side in sides)
+            # Of trace n.
+            into, out = (
+                [g / g.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(_TINY)[..., None, None] for g in side[node]]
+                for side in sides
+            )
             parts += [_spectrum(gram) for gram in (*into, *out)]
             parts += [_agreement(a, b) for a in into for b in out]
         first = networks.tensors[0]
@@ -96,16 +99,12 @@ class GramStatistics(nn.Module):
 
 def _of_kernel(energy: Tensor, kernel: tuple[int, ...]) -> list[Tensor]:
     """Mean squares ``(B, C, K)`` at all positions -> for each dimension those of its parts, ``(B, C, parts)``."""
-    energy, found = energy.reshape(*energy.shape[:2], *kernel), []
+    energy, sizes = energy.reshape(*energy.shape[:2], *kernel), []
     for dim, size in ((dim, size) for dim, size in enumerate(kernel) if size > 1):
         others = [2 + i for i in range(len(kernel)) if i != dim]
         along = energy.mean(others) if others else energy
-        found.append((adaptive_avg_pool1d(along, min(_PARTS, size)) + 1e-4).log() / 2)
-    return found
-
-
-def _of_trace_n(gram: Tensor) -> Tensor:
-    return gram / gram.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(_TINY)[..., None, None]
+        sizes.append((adaptive_avg_pool1d(along, min(_PARTS, size)) + 1e-4).log() / 2)
+    return sizes
 
 
 def _spectrum(gram: Tensor) -> Tensor:

@@ -20,13 +20,13 @@ from .sites import LAYERS, true_sites
 
 
 class Probed(NamedTuple):
-    """What networks answer to P inputs.
+    """The answers of networks to P inputs.
 
     Attributes:
         outputs: ``(B, P, *output shape)``, invariant under every symmetry that preserves the networks' functions; of a
             network with several outputs, all in a row, ``(B, P, n)``.
-        hidden: hidden node -> ``(B, n, P)``, what the neurons hand on to the next layer, averaged over positions and,
-            where several layers read a node, over them: a field of the charge `ProbeFeatures.charges`, +1 behind
+        hidden: hidden node -> ``(B, n, P)``, activations as the next layer reads them, averaged over positions and,
+            where several layers read a node, over them: a field of the charge `ProbeFeatures.charges`, +1 after
             ordinary layers, ``h_j -> d_j h_{pi^{-1}(j)}``. Of a nested node ``(B, *sizes, P)``.
     """
 
@@ -37,12 +37,12 @@ class Probed(NamedTuple):
 class ProbeFeatures(nn.Module):
     """Send learned inputs through every network of a batch, and return its outputs and hidden activations.
 
-    The template says what runs, any module: activations, strides, padding, pooling, residual connections. It is copied
+    The template is any module: it has the activations, strides, padding, pooling, residual connections. It is copied
     and run in eval mode, with the parameters and buffers of the space (weights, running statistics) replaced by those
-    of the given networks; what else it holds (the slope of ``nn.PReLU``) is kept as it is, follows ``.to``, and is
+    of the given networks; its other tensors (the slope of ``nn.PReLU``) are kept, follow ``.to``, and are
     neither trained nor part of the state dict. Its input starts with a batch dimension. Networks run side by side, by
     ``torch.func.vmap`` over ``torch.func.functional_call``; one after the other where PyTorch has no batched form of
-    what the template computes, as of ``nn.LSTM``. Gradients reach inputs and networks, but for running
+    an operator in the template, such as ``nn.LSTM``. Gradients reach inputs and networks, but for running
     statistics. Networks may be wider than the template, where its forward allows it.
 
     Hidden activations are seen where ``nn.Linear`` and ``nn.Conv1d`` to ``nn.Conv3d`` (of one group) read them: with
@@ -95,7 +95,7 @@ class ProbeFeatures(nn.Module):
         except RuntimeError as error:
             raise InvalidValueError(
                 f"ProbeFeatures: the template does not take inputs of shape {self.input_shape}: {error}; probes "
-                "are real numbers: of a network that reads tokens, give what comes behind its embedding"
+                "are real numbers: of a network that reads tokens, give the part after its embedding"
             ) from error
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
         self._template_names = template_names(template, self.space)
@@ -181,7 +181,7 @@ class ProbeFeatures(nn.Module):
 
 
 def _as_tensor(outputs: Any, count: int) -> Tensor:
-    """What a module returns for ``count`` inputs, several tensors as one ``(count, n)``."""
+    """Joins all that a module returns for ``count`` inputs into one tensor ``(count, n)``, if it is several."""
     if isinstance(outputs, Tensor):
         return outputs
     leaves = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
@@ -189,7 +189,7 @@ def _as_tensor(outputs: Any, count: int) -> Tensor:
 
 
 def _runs_side_by_side(template: nn.Module, x: Tensor) -> bool:
-    """Whether all that the template computes can run for many networks at once."""
+    """Returns whether all that the template computes can run for many networks at once."""
     networks = {key: t.detach()[None] for key, t in _state(template).items()}
     try:
         with torch.no_grad():

@@ -27,10 +27,10 @@ class Site:
         layer: whose input it is, see `LAYERS`.
         node: of the neurons.
         charge: of their activations.
-        columns: what the layer's columns run over.
-        number: of the segment of these that is the node's.
-        kept: which of its factors the node's axes are, the outermost first.
-        seen: what entered the layer, averaged over positions, ``(P, columns)`` for each call until someone clears it.
+        columns: the dimension that the layer's columns run over.
+        number: of its segment that is the node's.
+        kept: the positions of the node's axes among the segment's factors, the outermost first.
+        seen: the layer's inputs, averaged over positions, ``(P, columns)`` for each call until someone clears it.
     """
 
     layer: InitVar[nn.Module]
@@ -50,11 +50,11 @@ class Site:
         self.seen.append(channels.flatten(2).mean(-1) if channels.ndim > 2 else channels)
 
     def remove(self) -> None:
-        """Look no longer."""
+        """Stops looking."""
         self._handle.remove()
 
     def fields(self, sizes: Mapping[str, int]) -> list[Tensor]:
-        """What was seen, averaged over positions: ``(*sizes, P)`` for each call of the layer; of all nodes' sizes."""
+        """The activations seen, averaged over positions: ``(*sizes, P)`` for each call; ``sizes`` are of all nodes."""
         factors_of = segments_of(self.columns)[self.number]
         extents = [p if isinstance(p, int) else sizes[p.node] for p in factors_of]
         others = [1 + i for i in range(len(extents)) if i not in self.kept]
@@ -89,7 +89,7 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
             last = segment[axes[-1]] if axes else None
             if not isinstance(last, Axis) or last.node not in reached or not space.nodes[last.node].permutes:
                 continue
-            # The axes of the segment are those of the one node, behind what it is nested in.
+            # The axes of the segment are those of one node, after those of the nodes that it is nested in.
             if [part.node for part in segment if isinstance(part, Axis)] == list(space.ancestry(last.node)):
                 sites.append(Site(layer, last.node, opposite(last.charge), columns, number, tuple(axes)))
     return sites
@@ -98,8 +98,8 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
 def true_sites(template: nn.Module, space: WeightSpace, names: Mapping[str, str], x: Tensor) -> list[Site]:
     """Sites at which neurons move as their charges say when a random group element moves the template.
 
-    Other sites look no longer; nor do those whose layers are not run, or on something else than a row for each input.
-    They are in the order of the space's nodes; ``x`` is an input with a batch dimension, else as in `sites_of`.
+    Other sites stop looking, and so do those whose layers are not run, or run on something else than a row for each
+    input. Sites are in the order of the space's nodes; ``x`` is an input with a batch dimension.
     """
     sites, count = sites_of(template, space, names), 7  # a number that tells inputs from positions
     x = doubled(x.expand(count, *x.shape[1:]))

@@ -12,10 +12,11 @@ from nfn_monomial.canonical.balance import rescaling
 from nfn_monomial.canonical.signs import without_signs
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.nn.steps import packed
 from nfn_monomial.space.axes import flow
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.links import Link
-from nfn_monomial.space.packing import on_cpu, pieces
+from nfn_monomial.space.packing import pieces
 from nfn_monomial.space.weight_space import WeightSpace
 
 _QUANTILES = 5
@@ -66,8 +67,7 @@ class InvariantStatistics(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        if not isinstance(networks, Features):
-            networks = self.space.pack(networks, check_finite=on_cpu(networks))
+        networks = packed(self.space, networks)
         tensors = settled(self.space, networks, self.channels, type(self).__name__)
         parts = [_statistics(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))) for x in tensors.values()]
         if self.links:
@@ -113,18 +113,18 @@ def settled(space: WeightSpace, networks: Features, channels: int, reader: str) 
     """
     # Balanced entries of large networks may lie beyond what float32 holds.
     balanced = rescaling(space, networks, signs=False).act(networks.to(torch.float64))
-    noise = 32 * torch.finfo(networks.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
+    noise = 32 * torch.finfo(networks.tensors[0].dtype).eps  # rounding errors of the entries are no sign
     tensors = space.unpack(without_signs(space, balanced, noise))
-    found = next(iter(tensors.values())).shape[1]
-    if found != channels:
-        raise InvalidValueError(f"{reader}: networks of {found} channels, {channels} expected: channels={found}")
+    count = next(iter(tensors.values())).shape[1]
+    if count != channels:
+        raise InvalidValueError(f"{reader}: networks of {count} channels, {channels} expected: channels={count}")
     return tensors
 
 
 def tables(
     space: WeightSpace, links: Sequence[tuple[Link, str]], tensors: Mapping[str, Tensor], sizes: Mapping[str, int]
 ) -> Iterator[tuple[Link, str, Tensor]]:
-    """Of each link of `joining` its weights ``(B, C, target neurons, source neurons, *kernel)``."""
+    """Yields the weights ``(B, C, target neurons, source neurons, *kernel)`` of each link of `joining`."""
     taken = pieces(space, tensors, sizes)
     for link, source in links:
         x = taken[link.parameter].permute(link.order).movedim(-1, 1)

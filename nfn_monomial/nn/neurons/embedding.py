@@ -23,9 +23,9 @@ class NeuronEmbedding(nn.Module):
 
     Kernels, channels, and all parameters on the same axes are mixed linearly: weights into their edge, biases and gains
     into the stream of their charge. Neurons of FIXED nodes have learned embeddings of their own in all streams; other
-    nodes have one ``inv`` embedding each, and what no parameter enters starts at 0. Where no scale acts, ``inv`` also
-    gets the logarithms of the norms of the neuron's incoming and outgoing weights and of its own parameters, which a
-    norm would otherwise hide from later layers.
+    nodes have one ``inv`` embedding each, and streams that no parameter enters start at 0. Where no scale acts, ``inv``
+    also gets the logarithms of the norms of the neuron's incoming and outgoing weights and of its own parameters, which
+    a norm would otherwise hide from later layers.
 
     Shapes: a batch of networks -> `Features` of ``neuron_layout(space)``, every field ``(B, *neurons, channels)``.
 

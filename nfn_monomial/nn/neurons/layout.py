@@ -1,10 +1,10 @@
-"""Neuron features: what every neuron and every weight carries while messages pass between them.
+"""Neuron features: the streams of every neuron and every weight while messages pass between them.
 
 Where weight-space features fold input and output neurons into channels, here every neuron of every node, FIXED ones
 included, has streams of its own, and so has every weight:
 
 =========  ==========================  ==========================================================================
-field      field type                  what it is like
+field      field type                  behaves like
 =========  ==========================  ==========================================================================
 edges      ``(target^+1, source^-1)``  a weight: ``e_jk -> d_j / d_k e_jk``
 stream +1  ``(node^+1,)``              an activation or a bias: ``h_j -> d_j h_j``
@@ -37,7 +37,7 @@ from nfn_monomial.space.links import Link
 from nfn_monomial.space.weight_space import WeightSpace
 
 Charges: TypeAlias = tuple[Charge, ...]
-"""Of a stream: the charge on each axis of its neurons, one for a node that is nested in no other."""
+"""The charge of a stream on each axis of its neurons, one for a node that is nested in no other."""
 
 Streams: TypeAlias = tuple[Tensor, ...]
 """The streams of some neurons, ``(..., n, C)`` each, in the order of their charges; ``inv`` is the last."""
@@ -118,7 +118,7 @@ class Place(NamedTuple):
         field: number of the field.
         pieces: names of the parameters, or of pieces of them.
         orders: for each, the permutation of ``(B, C, *space.axes[piece])`` to ``(B, *axes, *kernel, C)``.
-        kernels: for each, the sizes of what nothing acts on.
+        kernels: for each, the sizes of the dimensions on which nothing acts.
     """
 
     key: str
@@ -229,13 +229,13 @@ def _table(space: WeightSpace, name: str, order: Sequence[int]) -> tuple[tuple[i
 
 
 class _Tree(NamedTuple):
-    """A link's axes in the order of a field: nested ones behind what they are nested in, in front of the next.
+    """A link's axes in the order of a field: nested ones follow the axes that they are nested in.
 
     Attributes:
         order: their positions in ``space.axes``.
         axes: the field type.
-        ends: node, positions in ``axes`` and charges of each end. The charge of what several ends are nested in is
-            the first one's, so that charges of all ends add up to those of the axes.
+        ends: node, positions in ``axes`` and charges of each end. The charge of a node that several ends are nested in
+            is the first one's, so that charges of all ends add up to those of the axes.
     """
 
     order: tuple[int, ...]
@@ -303,10 +303,10 @@ class NeuronLayer(nn.Module):
     Args:
         space: the networks' weight space.
         channels: of all streams, at least 1.
-        reads: numbers of the output's fields that are read behind the layer, by default all. What only the others need
-            is neither computed nor has it parameters.
+        reads: numbers of the output's fields that are read after the layer, by default all. Terms that only the others
+            need are not computed and have no parameters.
         zeros: numbers of the input's fields that are 0 in all networks, as streams are before the first message comes
-            to them, if all of these are known. What would multiply zeros has no parameters then.
+            to them, if all of these are known. Factors of zeros have no parameters then.
     """
 
     @checked
@@ -332,11 +332,11 @@ class NeuronLayer(nn.Module):
 
     @property
     def reads_edges(self) -> bool:
-        """Whether edges are read."""
+        """True if any edges are read."""
         return not self.reads.isdisjoint(range(len(self.neurons.edges)))
 
     def reads_of(self, node: str) -> bool:
-        """Whether any stream of a node is read."""
+        """Returns whether any stream of a node is read."""
         return not self.reads.isdisjoint(self.neurons.numbers(node))
 
     def fields(self, features: Features) -> list[Tensor]:

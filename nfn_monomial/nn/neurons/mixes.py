@@ -1,4 +1,4 @@
-"""What happens on an edge and at a neuron, whether neurons lie one layer after the other or in a graph."""
+"""Layers on edges and at neurons, for neurons that lie one layer after the other or in a graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .layout import CHAIN, Plan, Streams
 
 
 def mix_of(channels: int, needed: bool = True) -> nn.Module:
-    """A matrix; the identity in its place where it would multiply streams that are always 0, or nobody reads it."""
+    """A matrix; the identity in its place where it would multiply streams that are always 0 or are never read."""
     return nn.Linear(channels, channels, bias=False) if needed else nn.Identity()
 
 
@@ -29,12 +29,12 @@ class EndMix(nn.Module):
         self.inv = nn.Linear(channels, channels, bias=bias)
 
     def forward(self, against: Tensor, along: Tensor, inv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Streams ``(..., C)`` -> what they bring."""
+        """Streams ``(..., C)`` -> their products with the matrices."""
         return self.against(against), self.along(along), self.inv(inv)
 
 
 class EdgeMessages(nn.Module):
-    """What happens on an edge between the neurons at its ends, channel by channel but for the matrices.
+    """The exchange on an edge between the neurons at its ends, channel by channel except for the matrices.
 
     Of an edge ``e_jk`` from neuron ``k`` to neuron ``j``, with matrices A, P, U of the source, B, Q, V of the target::
 
@@ -44,7 +44,7 @@ class EdgeMessages(nn.Module):
         hidden             z_jk = silu(W t_jk + V s_j + U s_k + w)
         edge update        e_jk * (G z_jk) + (Q h_j) * (P g_k)         charges +1 at j, -1 at k
 
-    With more ends, the message to one is the product of the edge with what all others bring.
+    With more ends, the message to one is the product of the edge with the tensors of all others.
 
     Args:
         channels: of all streams.
@@ -73,8 +73,8 @@ class EdgeMessages(nn.Module):
         scale: Tensor | None = None,
         residual: bool = False,
     ) -> tuple[Sums, Tensor]:
-        """Sums of what edges send to their ends, and the updated edges, see `exchange`; of the neurons at each end
-        ``streams`` are ``h, g, s`` as `EndMix` takes them."""
+        """Sums of the messages from edges to their ends, and the updated edges, see `exchange`; ``streams`` are
+        ``h, g, s`` of the neurons at each end, as `EndMix` takes them."""
         brought = [mix(*x) for mix, x in zip(self.ends, streams, strict=True)]
         messages, products, hidden = zip(*brought, strict=True)
         ends = Ends(messages, products if self.gate is not None else (), hidden)

@@ -2,17 +2,19 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from orbits import difference, element_of, far_element, generator, motion_of, networks
+from scipy.optimize import linprog
 from strategies import all_spaces, any_spaces, spaces
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
 from nfn_monomial.canonical import newton
 from nfn_monomial.canonical.balance import Balance, balance
-from nfn_monomial.canonical.least_norm import encoded
+from nfn_monomial.canonical.least_norm import encoded, supported
 from nfn_monomial.canonical.newton import Factor
 from nfn_monomial.canonical.signs import canonical_signs
 from nfn_monomial.space import Node, Sum
@@ -123,6 +125,38 @@ def test_every_other_scale_has_a_larger_norm(space, seed, size):
         scales = [(size * (s.abs() - 1).sign()).exp() ** gauge.scales for s, gauge in gauges]
         moved[n] = MonomialMatrix(scales, m.permutation)
     assert bool((norm(GroupElement(space, moved).act(best)) > norm(best) * (1 + 1e-9)).all())
+
+
+charges = st.sampled_from([-2, -1, -1, 1, 1, 2, 3])
+
+
+@given(st.integers(1, 6), st.data())
+def test_supported_terms_are_those_of_a_linear_programme(unknowns, data):
+    """Coefficients that are 1 or more are looked for, of as many terms as can have them at once."""
+    factors = st.builds(Factor, st.integers(0, unknowns - 1), charges, st.just((1,)))
+    terms = data.draw(st.lists(st.lists(factors, min_size=1, max_size=3).map(tuple), min_size=1, max_size=12))
+    matrix = np.zeros((unknowns, len(terms)))
+    for number, term in enumerate(terms):
+        for factor in term:
+            matrix[factor.unknown, number] += factor.charge
+    bounds = [(0, 1)] * len(terms) + [(0, None)] * len(terms)
+    most = linprog(
+        [-1.0] * len(terms) + [0.0] * len(terms), A_eq=np.hstack([matrix, matrix]), b_eq=[0.0] * unknowns, bounds=bounds
+    )
+    assert supported(tuple(terms)) == tuple(x > 0.5 for x in most.x[: len(terms)])
+
+
+def test_supported_terms_of_a_deep_network_and_of_a_cycle():
+    """A term that nothing takes back could shrink for ever, and so could what needs it."""
+    deep = [(Factor(i, 1, (1,)), *([Factor(i - 1, -1, (2,))] if i else [])) for i in range(300)]
+    assert not any(supported(tuple(deep)))
+    assert all(supported((*deep, (Factor(299, -1, (1,)),))))
+    there, back, away = (
+        (Factor(0, 2, (1,)), Factor(1, -1, (2,))),
+        (Factor(0, -2, (1,)), Factor(1, 1, (2,))),
+        (Factor(1, 1, (1,)),),
+    )
+    assert supported((there, back, there, away)) == (True, True, True, False)
 
 
 # -- dead neurons -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import itertools
 import math
 
 import every_layer
+import numpy as np
 import pytest
 import torch
 from bilinear_fields import BACK, COLUMNS, GRADIENTS, ROWS, WEIGHT, as_fields, fields, random_features
@@ -15,7 +16,7 @@ from strategies import HIDDEN, all_spaces
 
 from nfn_monomial import Axis, Features, WeightSpace
 from nfn_monomial.basis import bilinear_terms, count_bilinear_terms
-from nfn_monomial.nn.tensor_product import TensorProduct
+from nfn_monomial.nn.tensor_product import TensorProduct, _cheapest_order
 from nfn_monomial.testing import assert_equivariant, random_networks
 
 seeds = st.integers(0, 10**6)
@@ -35,6 +36,18 @@ def joint(layer, space, batch=2, seed=0):
         return x, y
 
     return both, lambda z: layer(*split(z))
+
+
+@given(st.data())
+def test_three_operands_are_multiplied_in_the_order_of_numpy(data):
+    letters = st.lists(st.sampled_from("abcd"), unique=True).map("".join)
+    first, second = data.draw(letters), data.draw(letters)
+    kept = "".join(data.draw(st.sets(st.sampled_from(sorted({*first, *second}))))) if first or second else ""
+    sizes = {"Y": 1} | {letter: data.draw(st.sampled_from([1, 2, 3, 16, 32])) for letter in "abcdIJO"}
+    operands, result = (f"Y{first}I", f"Y{second}J", "OIJ"), f"Y{kept}O"
+    shapes = [np.broadcast_to(0.0, [sizes[letter] for letter in operand]) for operand in operands]
+    path, _ = np.einsum_path(f"{','.join(operands)}->{result}", *shapes, optimize=("optimal", 2**62))
+    assert _cheapest_order(operands, result, sizes)[:2] == path[1]
 
 
 def check_equivariant(layer, space, seed=0):
