@@ -15,6 +15,7 @@ import numbers
 import os
 import reprlib
 import sys
+import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
@@ -103,7 +104,10 @@ def _check(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 @functools.cache
 def _door(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    return inspect.signature(function), typing.get_type_hints(function, include_extras=True)
+    """The signature of a function, and the types of its arguments; that of what it returns need not be importable."""
+    annotations = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+    arguments, names = types.SimpleNamespace(__annotations__=annotations), inspect.unwrap(function).__globals__
+    return inspect.signature(function), typing.get_type_hints(arguments, names, include_extras=True)
 
 
 def require(value: Any, kind: Any, name: str) -> None:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from nfn_monomial.checks import Size, checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, parents_of, powers
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
+from nfn_monomial.space.nodes import Node
+from nfn_monomial.space.places import places_of
 
 from .partitions import balanced_partitions, field_key, require_nodes
 
@@ -63,21 +64,22 @@ class BilinearTerm(NamedTuple):
         Raises:
             ValueError: if the equation does not fit the axes, or a letter lies on two nodes, or in two letters.
         """
-        left: dict[str, list[tuple[Charge, int]]] = {}
+        charges: dict[str, list[tuple[Charge, int]]] = {}
         at: dict[str, str] = {}
         above: dict[str, str | None] = {}
-        nesting = {name: node.parent for name, node in nodes.items() if node.parent is not None}
         for letters, axes, sign in zip(self.letters, self[:3], (1, 1, -1), strict=True):
             if len(letters) != len(axes):
                 raise InvalidValueError(f"term {self}: {len(letters)} letters {letters!r} for {len(axes)} axes")
-            for letter, axis, parent in zip(letters, axes, parents_of(axes, nesting), strict=True):
-                if at.setdefault(letter, axis.node) != axis.node:
-                    raise InvalidValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {axis.node!r}")
-                inside = None if parent is None else letters[parent]
+            for letter, place in zip(letters, places_of(axes, nodes), strict=True):
+                if at.setdefault(letter, place.node) != place.node:
+                    raise InvalidValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {place.node!r}")
+                inside = letters[place.over[-1]] if place.over else None
                 if above.setdefault(letter, inside) != inside:
                     raise InvalidValueError(f"term {self}: {letter!r} is nested in {above[letter]!r} and in {inside!r}")
-                left.setdefault(letter, []).append((axis.charge, sign))
-        rest = {letter: nodes[at[letter]].charge(combined(*zip(*found, strict=True))) for letter, found in left.items()}
+                charges.setdefault(letter, []).append((place.charge, sign))
+        rest = {
+            letter: nodes[at[letter]].charge(combined(*zip(*signed, strict=True))) for letter, signed in charges.items()
+        }
         return {letter: charge for letter, charge in rest.items() if any(powers(charge))}
 
     def __str__(self) -> str:

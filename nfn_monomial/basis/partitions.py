@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, parents_of, powers
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, powers
+from nfn_monomial.space.nodes import Node
+from nfn_monomial.space.places import places_of
 
 Block: TypeAlias = tuple[int, ...]
 
@@ -117,14 +118,12 @@ class _Nest:
     ) -> None:
         self.axes = tuple(itertools.chain.from_iterable(fields))
         self.nodes, self._rank = nodes, rank
-        above = {axis.node: nodes[axis.node].parent for axis in self.axes}
-        nesting = {name: parent for name, parent in above.items() if parent is not None}
         roots: list[int] = []
         self.below: list[list[int]] = [[] for _ in self.axes]
         start = 0
         for field_type in fields:
-            for i, parent in enumerate(parents_of(field_type, nesting)):
-                (roots if parent is None else self.below[start + parent]).append(start + i)
+            for i, place in enumerate(places_of(field_type, nodes), start):
+                (self.below[start + place.over[-1]] if place.over else roots).append(i)
             start += len(field_type)
         self.roots = tuple(roots)
 

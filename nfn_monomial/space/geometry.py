@@ -11,7 +11,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry, parity_of
 
 from .axes import Axis, Charge, Dim
-from .specification import Node
+from .nodes import Node
 
 SymmetryLike: TypeAlias = Symmetry | Activation
 

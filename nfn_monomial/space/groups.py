@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor
 from nfn_monomial.checks import checked, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .axes import Axis, FieldType, field_name, flatten_dims, paths_of
+from .axes import field_name, flatten_dims
 from .features import Features, Layout
 from .monomial import MonomialMatrix, within_range
+from .nodes import Node
 from .packing import concrete, cut, joined, sizes_in
-from .specification import Node, Specification
+from .places import Place
+from .weight_space import WeightSpace
 
 
 class GroupElement:
@@ -39,7 +41,7 @@ class GroupElement:
     __array_ufunc__: None = None  # or numpy would take a product with an array apart
 
     @checked
-    def __init__(self, space: Specification, matrices: Mapping[str, MonomialMatrix]) -> None:
+    def __init__(self, space: WeightSpace, matrices: Mapping[str, MonomialMatrix]) -> None:
         for name, matrix in matrices.items():
             if name not in space.nodes:
                 raise InvalidValueError(f"no node {name!r} in {space}; nodes: {', '.join(space.nodes)}")
@@ -136,30 +138,33 @@ class GroupElement:
                 larger than float16 holds and values can be looked at.
         """
         if isinstance(tensors, Features):
-            self._require_own(tensors.layout)
-            fields = tensors.fields.items()
-            return Features(tensors.layout, tuple(self._act_field(field, x) for field, x in fields))
+            self._require_layout(tensors.layout)
+            moved_fields = []
+            for field, x in tensors.fields.items():
+                move = functools.partial(self._moved, places=self.space.places_of(field), leading=1)
+                moved_fields.append(within_range(f"[{field_name(field)}]", x, move))
+            return Features(tensors.layout, tuple(moved_fields))
         if not isinstance(tensors, Mapping):
             raise InvalidTypeError(f"named tensors or Features are expected, found {shown(tensors)}")
         out = {}
-        moved: dict[tuple[str, int], Tensor] = {}  # what is one tensor under two names stays one
+        moved: dict[tuple[str, int], Tensor] = {}  # one tensor under two names stays one
         for name, tensor in tensors.items():
-            own = self.space.ties.get(name, name)
-            if own in self.space.parameters and (own, id(tensor)) not in moved:
-                moved[own, id(tensor)] = self._act_parameter(own, tensor)
-            out[name] = moved.get((own, id(tensor)), tensor)
+            parameter = self.space.ties.get(name, name)
+            if parameter in self.space.parameters and (parameter, id(tensor)) not in moved:
+                moved[parameter, id(tensor)] = self._act_parameter(parameter, tensor)
+            out[name] = moved.get((parameter, id(tensor)), tensor)
         return out
 
-    def _require_own(self, layout: Layout) -> None:
-        """Raise for features of another space: fields that look alike do not make their neurons the same."""
-        if layout is getattr(self.space, "layout", None):
+    def _require_layout(self, layout: Layout) -> None:
+        """Raises for features of another space: fields that look alike do not make their neurons the same."""
+        if layout is self.space.layout:
             return
         nodes, axes = self.space.nodes, self.space.axes
         named = {name: flatten_dims(dims) for name, _, _, dims in layout.content}
         fits = not named or ({n: len(dims) for n, dims in named.items()} == {n: len(dims) for n, dims in axes.items()})
         for name in named if fits else ():
-            for found, own in zip(named[name], axes[name], strict=True):
-                fits = fits and (isinstance(found, int) or isinstance(own, int) or found.node == own.node)
+            for axis, expected in zip(named[name], axes[name], strict=True):
+                fits = fits and (isinstance(axis, int) or isinstance(expected, int) or axis.node == expected.node)
         for field_type, acting in zip(layout.types, layout.acting, strict=True):
             for axis, felt in zip(field_type, acting, strict=True):
                 fits = fits and axis.node in nodes and nodes[axis.node].acting(axis.charge) <= felt
@@ -168,9 +173,6 @@ class GroupElement:
                 f"an element of the group of {self.space} cannot act on features of another space, [{layout}]: sample "
                 "it from the space that packed them"
             )
-
-    def _act_field(self, field: FieldType, x: Tensor) -> Tensor:
-        return within_range(f"[{field_name(field)}]", x, lambda wide: self._moved(wide, field, behind=1))
 
     def _act_parameter(self, name: str, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, Tensor) or not is_dense(tensor) or not tensor.is_floating_point():
@@ -184,41 +186,41 @@ class GroupElement:
         sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), self.sizes)
 
         def move(x: Tensor) -> Tensor:
-            parts = {piece: self._moved(x, self.space.axes[piece]) for piece, x in cut(self.space, name, x, sizes)}
-            return joined(self.space, name, parts, sizes)
+            pieces = cut(self.space, name, x, sizes)
+            moved = {piece: self._moved(part, self.space.pieces[piece].places, lead) for piece, part in pieces}
+            return joined(self.space, name, moved, sizes)
 
         return within_range(name, tensor, move)
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes of the nodes that matrices or the space tell."""
+        """Sizes of the nodes that are known from the matrices or the space."""
         nesting = self.space.nesting
         fixed = {n: node.size for n, node in self.space.nodes.items() if not node.permutes and node.size is not None}
-        told = {*fixed, *self.matrices}
-        return fixed | {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in told}
+        known = {*fixed, *self.matrices}
+        return fixed | {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in known}
 
-    def _moved(self, x: Tensor, axes: Sequence[Axis | int], behind: int = 0) -> Tensor:
-        """``x``, whose last dimensions are ``axes``, with ``behind`` more behind them."""
-        first = x.ndim - behind - len(axes)
-        for i, (axis, path) in enumerate(zip(axes, paths_of(axes, self.space.nesting), strict=True)):
-            if isinstance(axis, int) or axis.node not in self.matrices:
+    def _moved(self, x: Tensor, places: Iterable[Place], leading: int) -> Tensor:
+        """A tensor ``(*leading, *axes, ..)`` with the matrix of each of these places on its axis."""
+        for place in places:
+            if place.node not in self.matrices:
                 continue
-            matrix = self.matrices[axis.node]
-            if len(path) == 1:
-                x = matrix.moved(x, first + i, axis.charge)
+            matrix, dims = self.matrices[place.node], place.dims(leading)
+            if len(dims) == 1:
+                x = matrix.moved(x, dims[0], place.charge)
                 continue
-            # All that a neuron is nested in has moved: its own matrix acts on all neurons together.
-            dims, at = [first + j for j in path], list(range(first, first + len(path)))
-            together = x.movedim(dims, at)
-            flat = matrix.moved(together.flatten(at[0], at[-1]), first, axis.charge)
-            x = flat.reshape(together.shape).movedim(at, dims)
+            # All that a neuron is nested in has moved already: its own matrix acts on all neurons together.
+            front = tuple(range(leading, leading + len(dims)))
+            together = x.movedim(dims, front)
+            flat = matrix.moved(together.flatten(front[0], front[-1]), leading, place.charge)
+            x = flat.reshape(together.shape).movedim(front, dims)
         return x
 
     def __repr__(self) -> str:
         return f"GroupElement({self.space}, {self.matrices})"
 
 
-def random_element(space: Specification, sizes: Mapping[str, int | None], **options: Any) -> GroupElement:
+def random_element(space: WeightSpace, sizes: Mapping[str, int | None], **options: Any) -> GroupElement:
     """See `WeightSpace.sample`; options are those of `MonomialMatrix.random`."""
     matrices = {}
     for name, node in ((n, node) for n, node in space.nodes.items() if node.permutes):

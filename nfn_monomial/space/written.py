@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Charge, Dim, Sum, segments_of
-from .specification import Node, Specification
+from .nodes import Node
+
+if TYPE_CHECKING:
+    from .weight_space import WeightSpace
 
 MOST_SIZE = 2**31 - 1  # of a dimension or node
 MOST_CHARGE = 2**20
@@ -32,7 +35,7 @@ _EXPECTED: dict[type, str] = {list: "a list", dict: "an object, names by names",
 T = TypeVar("T")
 
 
-def written(space: Specification) -> dict[str, Any]:
+def written(space: WeightSpace) -> dict[str, Any]:
     """What `read` reads."""
     return {
         "label": space.label,
