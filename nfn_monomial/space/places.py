@@ -9,10 +9,9 @@ graphs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError
@@ -75,14 +74,6 @@ class Place(NamedTuple):
         front = range(leading, leading + len(self.path))
         rest = [size for dim, size in enumerate(like.shape) if dim >= leading and dim not in self.dims(leading)]
         return flat.reshape(*flat.shape[:-1], *rest).movedim(tuple(front), self.dims(leading))
-
-    def along(self, values: Tensor, ndim: int) -> Tensor:
-        """A value ``(B, *sizes)`` for each of the node's neurons, to be broadcast to a tensor ``(B, *axes)``."""
-        return along(values, self.dims(), ndim)
-
-    def onto(self, x: Tensor) -> Tensor:
-        """A tensor ``(B, *axes)`` summed over all axes but the node's neurons: ``(B, *sizes)``."""
-        return onto(x, self.dims())
 
 
 class Piece(NamedTuple):
@@ -168,19 +159,3 @@ def completed(dims: Sequence[Dim], nodes: Mapping[str, Node]) -> tuple[Dim, ...]
         return [*reversed([spelled(name, 0) for name in missing]), spelled(*axis)]
 
     return tuple([each_axis(dim, complete) for dim in dims])
-
-
-def along(values: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
-    """``(B, *sizes)`` with its sizes as the dimensions ``dims`` of ``ndim``, and 1 as the others."""
-    order = sorted(range(len(dims)), key=lambda i: dims[i])
-    sizes = dict(zip(dims, values.shape[1:], strict=True))
-    moved = values if order == list(range(len(dims))) else values.permute(0, *(1 + i for i in order))
-    return moved.reshape(values.shape[0], *(sizes.get(d, 1) for d in range(1, ndim)))
-
-
-def onto(x: Tensor, dims: Sequence[int], total: Callable[[Tensor, list[int]], Tensor] = torch.sum) -> Tensor:
-    """The sum, or another ``total``, over all dimensions but the batch and ``dims``, in the order of ``dims``."""
-    others = [d for d in range(1, x.ndim) if d not in dims]
-    summed = total(x, others) if others else x
-    kept = sorted(dims)
-    return summed if kept == list(dims) else summed.permute(0, *(1 + kept.index(d) for d in dims))
