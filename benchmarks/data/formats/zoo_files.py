@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nfn_monomial.benchmarks.reading import map_array, number, read_rows, whole
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files.strangers import damaged
 
