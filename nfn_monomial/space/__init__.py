@@ -1,4 +1,4 @@
-"""What layers act on: weight spaces, their groups, and features of networks."""
+"""Weight spaces, their groups, and features of networks: the data that layers act on."""
 
 from .axes import Axis, Charge, Dim, FieldType, Sum, field_name
 from .features import Features, Layout

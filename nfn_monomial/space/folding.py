@@ -1,8 +1,8 @@
-"""How tensors of any axes lie in fields: FIXED axes and other dimensions become multiplicity, charges are reduced.
+"""Folding of tensors into fields: FIXED axes and other dimensions become multiplicity, charges are reduced.
 
-Theorem (linear) speaks of fields whose axes the group moves; what it leaves alone is multiplicity. So a weight space
-folds its parameters into the fields of `Features`, and a layer folds features that keep their FIXED axes, such as those
-of neurons, into the fields that it computes with. Both are one mechanism, and exactly invertible.
+Theorem (linear) speaks of fields whose axes the group moves; axes that it leaves alone are multiplicity. So a weight
+space folds its parameters into the fields of `Features`, and a layer folds features that keep their FIXED axes, such as
+neuron features, into the fields that it computes with. Both are one mechanism, and exactly invertible.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Folding:
         sources: name -> dimensions of a tensor after batch and channels, products taken apart.
 
     Attributes:
-        layout: of the features; its content says what lies where.
+        layout: of the features; its content says which source lies where.
         slices: the entries of each tensor.
     """
 
@@ -81,18 +81,18 @@ class Folding:
 
     def fold(self, tensors: Sequence[Tensor]) -> Features:
         """One tensor for each source, in their order, -> `Features`."""
-        return Features(self.layout, tuple(self._folded(members, tensors) for members in self._members))
-
-    def _folded(self, members: Sequence[int], tensors: Sequence[Tensor]) -> Tensor:
-        parts = []
-        for i in members:
-            part, x = self.slices[i], tensors[i].permute(self.slices[i].order)
-            if len(part.others) != 1:
-                lead = x.shape[: x.ndim - 1 - len(part.others)]
-                x = x.reshape(*lead, part.multiplicity, x.shape[-1])
-            parts.append(x)
-        # Put together while they are views, so that everything is moved once.
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, -2)).flatten(-2)
+        fields = []
+        for members in self._members:
+            parts = []
+            for i in members:
+                part, x = self.slices[i], tensors[i].permute(self.slices[i].order)
+                if len(part.others) != 1:
+                    lead = x.shape[: x.ndim - 1 - len(part.others)]
+                    x = x.reshape(*lead, part.multiplicity, x.shape[-1])
+                parts.append(x)
+            # Put together while they are views, so that everything is moved once.
+            fields.append((parts[0] if len(parts) == 1 else torch.cat(parts, -2)).flatten(-2))
+        return Features(self.layout, tuple(fields))
 
     def unfold(self, features: Features) -> list[Tensor]:
         """The inverse of `fold`; the tensors may be views."""
@@ -134,11 +134,11 @@ def _require_nodes(space: WeightSpace, axes: FieldType, fixed: bool) -> None:
 
 
 class LayoutFolding:
-    """Features of any layout as those that layers compute with, without FIXED axes and with charges reduced.
+    """Features of any layout as the features that layers compute with, without FIXED axes and with charges reduced.
 
     Args:
         space: on whose nodes the axes are.
-        layout: of the features outside; where nothing is to be folded, it is the layout inside as well.
+        layout: of the features outside; the layout inside is the same where nothing is to be folded.
 
     Attributes:
         inner: the layout inside.
@@ -155,7 +155,7 @@ class LayoutFolding:
 
     @property
     def folds(self) -> bool:
-        """Whether the layout inside is another one than outside."""
+        """True where the layout inside is another one than outside."""
         return self._folding is not None
 
     def fold(self, features: Features) -> Features:

@@ -1,4 +1,4 @@
-"""What acts on a whole network: a monomial matrix for every node (paper Sec. 4.2)."""
+"""Elements of the group that acts on a whole network: a monomial matrix for every node (paper Sec. 4.2)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class GroupElement:
 
     Args:
         space: the weight space whose group it belongs to.
-        matrices: node name -> matrix. Nodes left out get the identity. That of a nested node is on all its neurons,
-            those of its parent's first neuron first, and leaves each among the neurons of its parent's neuron: what
-            moves those moves these along.
+        matrices: node name -> matrix. Nodes left out get the identity. The matrix of a nested node is on all its
+            neurons, those in the parent's first neuron first, and leaves each in the same neuron of the parent; when
+            those move, it moves along.
 
     Raises:
         ValueError: if a matrix is not in the group of its node (a negative scale for SCALE, any scale for
@@ -49,8 +49,19 @@ class GroupElement:
         self.space = space
         self.matrices = dict(matrices)
         for name, matrix in matrices.items():
-            if space.nodes[name].parent is not None:
-                _require_nested(name, matrix, self._blocks(name))
+            if space.nodes[name].parent is None:
+                continue
+            blocks = self._blocks(name)
+            if matrix.size % blocks:
+                raise InvalidValueError(
+                    f"node {name!r} has {matrix.size} neurons, which do not lie evenly in {blocks} of its parent"
+                )
+            size = matrix.size // blocks
+            known = matrix.permutes and concrete((matrix.permutation,))
+            if known and not torch.equal(matrix.permutation // size, matrix.places // size):
+                raise InvalidValueError(
+                    f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in"
+                )
 
     def __matmul__(self, other: GroupElement) -> GroupElement:
         if not isinstance(other, GroupElement):
@@ -75,7 +86,7 @@ class GroupElement:
         return GroupElement(self.space, inverted)
 
     def _motion(self, name: str, count: int) -> MonomialMatrix | None:
-        """How a node's ``count`` neurons move along with those that they are nested in; None where they do not."""
+        """The motion of a node's ``count`` neurons along with those that they are nested in; None without any."""
         parent = self.space.nodes[name].parent
         if parent is None:
             return None
@@ -86,21 +97,30 @@ class GroupElement:
                     f"{self.space}: the element has a matrix for {name!r} and {above!r}, none for {parent!r}"
                 )
             return None
-        own = self.matrices[parent].motion
-        along = self._motion(parent, own.size)
-        return (own if along is None else own @ along).lifted(count // own.size)
+        motion = self.matrices[parent].motion
+        along = self._motion(parent, motion.size)
+        return (motion if along is None else motion @ along).lifted(count // motion.size)
 
     def proper(self) -> GroupElement:
         """The element with every matrix moved off the identity: it permutes (n > 1) and has both signs (n > 1)."""
-        return GroupElement(
-            self.space,
-            {name: _proper(m, self.space.nodes[name], self._blocks(name)) for name, m in self.matrices.items()},
-        )
+        matrices = {}
+        for name, m in self.matrices.items():
+            node, permutation = self.space.nodes[name], m.permutation.clone()
+            if node.permutes:
+                trivial = (permutation == m.places).all(-1, keepdim=True)
+                permutation = torch.where(trivial, _rolled(permutation, self._blocks(name)), permutation)
+            scales = [scale.clone() for scale in m.scales]
+            for gauge, scale in zip(node.gauges, scales, strict=True):
+                if gauge.flips:
+                    one_sign = (scale > 0).all(-1) if m.size == 1 else (scale > 0).all(-1) | (scale < 0).all(-1)
+                    scale[..., 0] = torch.where(one_sign, -scale[..., 0], scale[..., 0])
+            matrices[name] = MonomialMatrix(scales, permutation)
+        return GroupElement(self.space, matrices)
 
     def cyclic(self) -> GroupElement:
-        """The element with permutations that leave no part of a node's neurons in its place: one cycle of them all.
+        """The element with permutations that leave no part of a node's neurons in its place: one cycle of all of them.
 
-        Those of a nested node, in each of its parent's neurons.
+        The neurons of a nested node are permuted in one cycle in each neuron of the parent.
         """
         matrices = {}
         for name, m in self.matrices.items():
@@ -110,7 +130,7 @@ class GroupElement:
         return GroupElement(self.space, matrices)
 
     def _blocks(self, name: str) -> int:
-        """In how many of its parent's neurons a node's neurons lie."""
+        """Number of the parent's neurons in which a node's neurons lie."""
         above = self.space.nodes[name].parent
         if above in self.matrices:
             return self.matrices[above].size
@@ -126,12 +146,12 @@ class GroupElement:
         Args:
             tensors: parameter name -> tensor ``(..., *shape)`` with any leading dimensions (a state dict, or a
                 batch ``(B, C, *shape)``), or `Features`. For a batch of elements, dimension 0 is the batch.
-                Names that are no parameters of the space are passed through, but for other names of tied ones. So
+                Names that are no parameters of the space are passed through, except for other names of tied ones. So
                 parameters that the module does not read on its example, such as the heads of other tasks, stay as they
-                are: where they read neurons that are moved, what the module answers by them changes.
+                are: if they read neurons that are moved, the outputs of these heads change.
 
         Returns:
-            The same kind of thing; the input is not written to.
+            Features or named tensors, as the input; it is not written to.
 
         Raises:
             ValueError: for sizes that do not fit, naming the tensor; for float16 tensors, where an entry would be
@@ -221,35 +241,22 @@ class GroupElement:
 
 
 def random_element(space: WeightSpace, sizes: Mapping[str, int | None], **options: Any) -> GroupElement:
-    """See `WeightSpace.sample`; options are those of `MonomialMatrix.random`."""
+    """A random element, see `WeightSpace.sample`; options are those of `MonomialMatrix.random`."""
     matrices = {}
     for name, node in ((n, node) for n, node in space.nodes.items() if node.permutes):
         above = space.ancestry(name)
         for needed in above:
             if sizes[needed] is None:
                 raise InvalidValueError(f"size of node {needed!r} is not known; give sizes={{{needed!r}: n}}")
-        *outer, own = (sizes[needed] or 0 for needed in above)
+        *outer, size = (sizes[needed] or 0 for needed in above)
         blocks = math.prod(outer)
-        matrices[name] = MonomialMatrix.random(blocks * own, node.gauges, blocks=blocks, **options)
+        matrices[name] = MonomialMatrix.random(blocks * size, node.gauges, blocks=blocks, **options)
     return GroupElement(space, matrices)
 
 
 def _rolled(permutation: Tensor, blocks: int) -> Tensor:
-    """What each neuron's neighbour has, in each of some blocks."""
+    """The entries of each neuron's neighbour, in each of some blocks."""
     return permutation.view(*permutation.shape[:-1], blocks, -1).roll(1, -1).flatten(-2)
-
-
-def _proper(matrix: MonomialMatrix, node: Node, blocks: int) -> MonomialMatrix:
-    permutation = matrix.permutation.clone()
-    if node.permutes:
-        trivial = (permutation == matrix.places).all(-1, keepdim=True)
-        permutation = torch.where(trivial, _rolled(permutation, blocks), permutation)
-    scales = [scale.clone() for scale in matrix.scales]
-    for gauge, scale in zip(node.gauges, scales, strict=True):
-        if gauge.flips:
-            one_sign = (scale > 0).all(-1) if matrix.size == 1 else (scale > 0).all(-1) | (scale < 0).all(-1)
-            scale[..., 0] = torch.where(one_sign, -scale[..., 0], scale[..., 0])
-    return MonomialMatrix(scales, permutation)
 
 
 def _require_member(name: str, matrix: MonomialMatrix, node: Node) -> None:
@@ -268,16 +275,3 @@ def _require_member(name: str, matrix: MonomialMatrix, node: Node) -> None:
         if not gauge.scales and not bool((scale.abs() == 1).all()):
             allowed = "+1 or -1" if gauge.flips else "1"
             raise InvalidValueError(f"node {name!r} has symmetry {gauge}: scales must be {allowed}, found others")
-
-
-def _require_nested(name: str, matrix: MonomialMatrix, blocks: int) -> None:
-    if matrix.size % blocks:
-        raise InvalidValueError(
-            f"node {name!r} has {matrix.size} neurons, which do not lie evenly in {blocks} of its parent"
-        )
-    size = matrix.size // blocks
-    known = matrix.permutes and concrete((matrix.permutation,))
-    if known and not torch.equal(matrix.permutation // size, matrix.places // size):
-        raise InvalidValueError(
-            f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in"
-        )

@@ -1,4 +1,4 @@
-"""Where a derived weight space comes from: what its nodes run through, and which symmetries were lost where."""
+"""The origin of a derived weight space: what its nodes run through, and which symmetries were lost where."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Part(NamedTuple):
     """One factor of a group.
 
     Attributes:
-        node: on whose neurons it acts; the name of a piece, for what does not matter to the function.
-        kind: what it does to them; ``"dead"`` are random numbers in place of that piece.
+        node: on whose neurons it acts; the name of a piece that does not matter to the function, for ``"dead"``.
+        kind: what it does to them; ``"dead"`` replaces that piece by random numbers.
         gauge: number of the node's gauge, for scales and signs.
     """
 
@@ -28,7 +28,7 @@ class NodeReport:
 
     Attributes:
         name: of the node.
-        size: number of its own items.
+        size: number of its neurons; in each neuron of its parent, where it is nested.
         gauges: what acts on each of them.
         parent: the node that it is nested in.
         tensors: names of parameters with an axis on it.
@@ -77,7 +77,7 @@ class Dead:
 
 @dataclass(frozen=True)
 class Origin:
-    """What deriving and testing a space said of it, for `WeightSpace.explain`.
+    """Everything that deriving and testing a space has shown, for `WeightSpace.explain`.
 
     Attributes:
         nodes: in the order of execution.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a look at values waits for no device."""
+    """True where values can be looked at without waiting for a device."""
     return isinstance(tensors, Mapping) and all(isinstance(t, Tensor) and t.is_cpu for t in tensors.values())
 
 
@@ -77,7 +77,7 @@ def parted(x: Tensor, at: int, dim: Dim, sizes: Mapping[str, int]) -> list[Tenso
 
 
 def _unsplit(left: Iterator[Tensor], at: int, dim: Dim, sizes: Mapping[str, int]) -> Tensor:
-    """The inverse of `parted`, which takes from the left as many as it needs."""
+    """The inverse of `parted`, which takes as many tensors from the left as it needs."""
     if not isinstance(dim, Sum):
         return next(left)
     parts = [_unsplit(left, at, part, sizes) for part in dim.parts]
@@ -99,25 +99,20 @@ def without_dead(space: WeightSpace, parameter: str, tensor: Tensor, sizes: Mapp
 
 
 def check_tensors(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at.
+    """Checks names, dtypes, ranks and sizes, and returns the size of every node seen. Values are not looked at.
 
-    Tensors that look like those that passed last pass at once: a training run's batches are alike.
+    Tensors of the same names, shapes, dtypes and devices as those that passed last pass at once: the batches of a
+    training run are alike.
     """
-    looks, (passed, sizes) = _looks(tensors), space.passed  # read once: threads may share a space
-    if looks is None or looks != passed:
+    passed, sizes = space.passed  # read once: threads may share a space
+    comparable = not torch.compiler.is_compiling() and isinstance(tensors, dict)
+    if not comparable or not all(type(x) in (Tensor, nn.Parameter) and is_dense(x) for x in tensors.values()):
+        return dict(_checked(space, tensors))
+    kinds = [(name, x.shape, x.dtype, x.device) for name, x in tensors.items()]
+    if kinds != passed:
         sizes = _checked(space, tensors)
-        if looks is not None:
-            space.passed = looks, sizes
+        space.passed = kinds, sizes
     return dict(sizes)
-
-
-def _looks(tensors: Mapping[str, Tensor]) -> list[tuple[object, ...]] | None:
-    """All that is checked; None where it cannot be compared with another time: while compiling, for odd tensors."""
-    if torch.compiler.is_compiling() or not isinstance(tensors, dict):
-        return None
-    if not all(type(x) in (Tensor, nn.Parameter) and is_dense(x) for x in tensors.values()):
-        return None
-    return [(name, x.shape, x.dtype, x.device) for name, x in tensors.items()]
 
 
 def _checked(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -162,14 +157,11 @@ def _checked(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int
             )
         if not lead[1]:
             raise InvalidValueError(f"{name} has shape {tuple(x.shape)}: no channels; at least one is needed")
-    sizes, seen_in = _read_sizes(space, {name: tensors[name].shape[2:] for name in space.parameters}, _fixed(space))
+    fixed = {name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None}
+    sizes, seen_in = _read_sizes(space, {name: tensors[name].shape[2:] for name in space.parameters}, fixed)
     for name in space.parameters:
         require_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
     return sizes
-
-
-def _fixed(space: WeightSpace) -> dict[str, int]:
-    return {name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None}
 
 
 def _read_sizes(
@@ -177,8 +169,8 @@ def _read_sizes(
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Node -> size, and -> the parameter it was read off, of shapes without batch and channels.
 
-    A product of several nodes waits until all but one are known; where it waits in vain, declared sizes count. So they
-    do of nodes that lie in sums alone.
+    A product of several nodes waits until all but one are known; if it waits in vain, declared sizes count. They also
+    count for nodes that lie in sums alone.
     """
     sizes: dict[str, int] = dict(known)
     seen_in: dict[str, str] = {}
@@ -217,7 +209,7 @@ def _nodes_in(dims: Iterable[Dim]) -> list[str]:
 
 
 def require_finite(tensors: Mapping[str, Tensor]) -> None:
-    """Raise ValueError naming the first parameter and network that hold NaN or infinity, where values can be seen."""
+    """Raises ValueError naming the first parameter and network that hold NaN or infinity, where values can be seen."""
     if not concrete(tensors.values()) or not all(t.numel() for t in tensors.values()):
         return
     # One read of the data and one synchronisation: NaN and infinities survive minimum and maximum.
@@ -240,7 +232,7 @@ def sizes_in(space: WeightSpace, name: str, shape: tuple[int, ...], sizes: Mappi
         space: the weight space.
         name: the parameter.
         shape: of its tensor, without batch and channels.
-        sizes: node sizes known so far; where several are not known in one dimension, those that the space declares.
+        sizes: node sizes known so far; where several are not known in one dimension, the sizes that the space declares.
     """
     known, _ = _read_sizes(space, {name: shape}, sizes)
     require_shape(space, name, shape, known)
@@ -254,7 +246,7 @@ def require_shape(
     sizes: Mapping[str, int],
     seen_in: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise unless a parameter has this shape, without batch and channels, for these node sizes."""
+    """Raises unless a parameter has this shape, without batch and channels, for these node sizes."""
 
     def reason(part: Axis | int, alone: bool) -> str:
         if isinstance(part, int):
@@ -287,7 +279,7 @@ def require_shape(
 
 
 def concrete(tensors: Iterable[Tensor]) -> bool:
-    """Whether values can be looked at: not compiling, not under a torch.func transform, no meta or fake tensors."""
+    """True where values can be looked at: not compiling, not under a torch.func transform, no meta or fake tensors."""
     if torch.compiler.is_compiling():
         return False
     return not any(
@@ -296,11 +288,11 @@ def concrete(tensors: Iterable[Tensor]) -> bool:
 
 
 def wide(x: Tensor) -> Tensor:
-    """float16, which ends at 65504, as float32, for what is computed on the way; other dtypes as they are."""
+    """float16, which ends at 65504, as float32 for intermediate values; other dtypes as they are."""
     return x.float() if x.dtype == torch.float16 else x
 
 
 def is_counter(key: str, keys: Collection[str]) -> bool:
-    """Whether this is the counter of batches of a batch norm, whose running mean is beside it."""
+    """True for the counter of batches of a batch norm, whose running mean is beside it."""
     module, _, name = key.rpartition(".")
     return name == "num_batches_tracked" and f"{module}.running_mean".lstrip(".") in keys

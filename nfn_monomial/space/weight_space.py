@@ -14,7 +14,7 @@ from nfn_monomial.checks import Device, Size, Within, checked, require, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
-from . import packing
+from . import as_json, packing
 from .axes import Axis, Dim, FieldType, Sum, each_axis, factors_of, flatten_dims, powers, size_of, sums_in
 from .features import Features, Layout, Types
 from .folding import Folding, layout_of
@@ -23,7 +23,6 @@ from .links import SharedScale, links_of
 from .nodes import Node, ancestry, checked_nodes
 from .origin import Origin
 from .places import Piece, Place, completed, pieces_of, places_of
-from .written import read, written
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -244,7 +243,8 @@ class WeightSpace:
 
         Args:
             module: any network that ``torch.export`` can trace; or an exported program.
-            example_inputs: a tensor, or a tuple of all positional arguments. Of an exported program its own by default.
+            example_inputs: a tensor, or a tuple of all positional arguments. An exported program has a default: its
+                example inputs.
             kwargs: further arguments of the call.
             certify: whether the group is tested: a few forward passes in float64 on the CPU, and a copy of the weights
                 in it. Without it, a wrong rule of an operator goes unseen, and `explain` says so. A narrower module of
@@ -258,7 +258,7 @@ class WeightSpace:
             their other names), and of running statistics and other buffers along which their neurons lie.
 
         Raises:
-            TypeError: for what is no module.
+            TypeError: for anything that is no module.
             ValueError: if the module does not run on the example or cannot be exported, with what to do; for parameters
                 that no group can act on; if the group does not keep the function, or that cannot be tested; if the
                 narrower module has another group.
@@ -275,13 +275,13 @@ class WeightSpace:
     def to_json(self) -> dict[str, Any]:
         """All that the constructor takes, as JSON holds it; `from_json` is the exact inverse.
 
-        What `explain` knows of a module besides, which operator cost what, is not kept.
+        The origin of a derived space, of which `explain` tells, is not kept.
         """
-        return written(self)
+        return as_json.to_json(self)
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The space that `to_json` has written. Every number is checked, and none of them is allocated.
+        """The space that `to_json` has written. Every number is checked, and nothing of such a size is allocated.
 
         Raises:
             ValueError: naming the place, if it is anything else; as the class.
@@ -290,7 +290,7 @@ class WeightSpace:
         >>> WeightSpace.from_json(space.to_json()) == space
         True
         """
-        return cls(**read(value))
+        return cls(**as_json.from_json(value))
 
     def explain(self, *, full: bool = False) -> str:
         """The space in words: a table of its nodes, what acts on each, the tensors there and their charges.
@@ -499,7 +499,7 @@ class WeightSpace:
 
         Args:
             types: field types, each an iterable of `Axis`; with the multiplicity of each, or 1. A layout stays as it
-                is; None is that of the space's own parameters.
+                is; None is the layout of the space's parameters.
             fold: whether axes take their canonical form: charges reduced to what their symmetries tell apart, in the
                 order of the nodes, none of them FIXED (those are multiplicity). False keeps all as they are, FIXED
                 axes in their places.
