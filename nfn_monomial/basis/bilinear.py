@@ -48,10 +48,10 @@ class BilinearTerm(NamedTuple):
 
     @property
     def standard(self) -> bool:
-        """Whether every block joins axes of at least two of the three fields, and at most one of each.
+        """True if every block joins axes of at least two of the three fields, and at most one of each.
 
-        Contractions, alignments and outer products, that is: no diagonal of one field, no average over one input's
-        axes alone, and no broadcast. What this leaves out, linear maps before or after the product can do.
+        So these terms are contractions, alignments and outer products: none takes a diagonal of one field, an average
+        over axes of one input alone, or a broadcast, which linear maps before or after the product can do.
         """
         fields = self.letters
         if any(len(set(field)) < len(field) for field in fields):
@@ -115,12 +115,12 @@ def _terms(
 ) -> tuple[BilinearTerm, ...]:
     opposed = tuple(Axis(axis.node, opposite(axis.charge)) for axis in target)
     one, two = len(first), len(first + second)
-    found = []
+    terms = []
     for partition in balanced_partitions((first, second, opposed), nodes):
         letter = {i: chr(ord("a") + n) for n, block in enumerate(sorted(partition)) for i in block}
         text = "".join(letter[i] for i in range(two + len(target)))  # letters by first appearance
-        found.append(BilinearTerm(first, second, target, f"{text[:one]},{text[one:two]}->{text[two:]}"))
-    return tuple(sorted(found, key=lambda term: term.equation))
+        terms.append(BilinearTerm(first, second, target, f"{text[:one]},{text[one:two]}->{text[two:]}"))
+    return tuple(sorted(terms, key=lambda term: term.equation))
 
 
 def standard_terms(
@@ -134,7 +134,7 @@ def standard_terms(
     for i, field_type in enumerate(target):
         lying.setdefault(_nodes_of(field_type), []).append(i)
     most = max(map(len, lying))
-    found = []
+    terms = []
     on_second = [_nodes_of(field_type) for field_type in second]
     for one in first:
         here = _nodes_of(one)
@@ -144,8 +144,8 @@ def standard_terms(
                 continue
             at = [lying.get(alone.union(also), []) for also in _subsets(here & there)]
             for i in sorted(itertools.chain.from_iterable(at)):
-                found += [term for term in _terms(one, two, target[i], nodes) if term.standard]
-    return found
+                terms += [term for term in _terms(one, two, target[i], nodes) if term.standard]
+    return terms
 
 
 def _nodes_of(field_type: FieldType) -> frozenset[str]:
