@@ -237,8 +237,8 @@ def contractions(
         still = [tree for tree in trees if not nodes[tree.axis.node].permutes]
         flat = [tree for root in trees if root.below or root not in still for tree in root.flat()]
         groups = {tree.block: nest.meeting(tree.block, [*(t.block for t in flat), *closed]) for tree in still}
-        # FIXED axes in separate blocks keep all pairs of their entries, pairs of equal ones included. A block for both is
-        # a map of its own only if something is open in each group: one axis of the type has all of that in it.
+        # FIXED axes in separate blocks keep all pairs of their entries, so also the pairs of equal ones. One block for
+        # them is another map only if something is open in each group: one axis of the type has all of that in it.
         if all(len(groups[t.block]) == 1 or all(open_in(t, group) for group in groups[t.block]) for t in still):
             apart = tuple(tree.block for tree in still if not tree.below)
             chosen = frozenset(n for n, tree in enumerate(flat) if len(groups.get(tree.block, ())) > 1)

@@ -130,7 +130,7 @@ def places_of(axes: Sequence[Axis | int], nodes: Mapping[str, Node], piece: str 
     return tuple(places)
 
 
-def pieces_of(parameter: str, dims: Sequence[Dim], nodes: Mapping[str, Node]) -> dict[str, Piece]:
+def cut_parameter(parameter: str, dims: Sequence[Dim], nodes: Mapping[str, Node]) -> dict[str, Piece]:
     """The pieces of a parameter by their names: its own name, or ``name[0,1]`` where two of its dimensions are sums."""
     segments = [segments_of(dim) for dim in dims]
     sums = [i for i, dim in enumerate(dims) if isinstance(dim, Sum)]

@@ -22,7 +22,7 @@ from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geom
 from .links import SharedScale, links_of
 from .nodes import Node, ancestry, checked_nodes
 from .origin import Origin
-from .places import Piece, Place, completed, pieces_of, places_of
+from .places import Piece, Place, completed, cut_parameter, places_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -108,7 +108,7 @@ class WeightSpace:
         self.pieces: dict[str, Piece] = {}
         self.pieces_of: dict[str, list[str]] = {}
         for name, dims in self.parameters.items():
-            pieces = pieces_of(name, dims, self.nodes)
+            pieces = cut_parameter(name, dims, self.nodes)
             self.pieces_of[name] = list(pieces)
             self.pieces |= pieces
         if unknown := [name for name in self.dead if name not in self.pieces]:
@@ -122,6 +122,7 @@ class WeightSpace:
         self.origin: Origin | None = None
         # These tables are derived here, and not when they are first read, which torch.compile does not trace.
         self.nesting = {name: node.parent for name, node in self.nodes.items() if node.parent is not None}
+        self._rank = {name: position for position, name in enumerate(self.nodes)}
         self.axes = {name: piece.axes for name, piece in self.pieces.items()}
         self.places = tuple(itertools.chain.from_iterable(piece.places for piece in self.pieces.values()))
         self.links = links_of(self.pieces, list(self.nodes))
@@ -356,12 +357,11 @@ class WeightSpace:
         Axes of nested nodes follow the axis that they are nested in, before the next axis of its node.
         """
         reduced = [Axis(a.node, self.nodes[a.node].charge(a.charge)) for a in axes]
-        rank = {name: position for position, name in enumerate(self.nodes)}
         parents = [place.over[-1] if place.over else None for place in self.places_of(axes)]
 
         def subtree(i: int) -> tuple[tuple[object, ...], list[int]]:
             nested = sorted(subtree(j) for j, parent in enumerate(parents) if parent == i)
-            key = (-rank[reduced[i].node], tuple(-q for q in powers(reduced[i].charge)))
+            key = (-self._rank[reduced[i].node], tuple(-q for q in powers(reduced[i].charge)))
             return (key, tuple(key for key, _ in nested)), [i, *(j for _, order in nested for j in order)]
 
         roots = sorted(subtree(i) for i, parent in enumerate(parents) if parent is None)
