@@ -141,7 +141,7 @@ def _require_any(value: Any, kinds: Sequence[Any], kind: Any, name: str) -> None
             return require(value, each, name)
         except MonomialError as error:
             errors.append(error.with_traceback(None))  # whose frames would hold the caller's tensors
-    # The one that came furthest: inside of what fits, else a number out of range.
+    # The error that came furthest: about an item of a value that fits, else about a number out of range.
     inside = [error for error in errors if not str(error).startswith(f"{name} ")]
     inside += [error for error in errors if isinstance(error, InvalidValueError)]
     raise (*inside, InvalidTypeError(f"{name} must be {_text(kind)}, found {shown(value)}"))[0]
@@ -219,7 +219,7 @@ _KINDS: dict[Any, _Kind] = {
     Tensor: _Kind("a dense tensor", lambda value: isinstance(value, Tensor) and is_dense(value)),
     Callable: _Kind("a function", callable),
     list: _Kind("list", _items(list)),
-    # A named tuple means what its name says, and is no sequence of any values.
+    # A named tuple is a record, and no sequence of values.
     tuple: _Kind("a tuple", lambda value: _items(tuple)(value) and not hasattr(value, "_fields")),
     Sequence: _Kind("a sequence", _items(Sequence)),
     Collection: _Kind("a sequence", _items(Collection)),

@@ -43,7 +43,7 @@ class Symmetry(enum.Enum):
     MONOMIAL = _PERMUTES | _FLIPS | _SCALES
 
     def __and__(self, other: Symmetry) -> Symmetry:
-        """The intersection of two groups: what a node used by several operations keeps."""
+        """The intersection of two groups: the symmetry of a node that several operations use."""
         if not isinstance(other, Symmetry):
             return NotImplemented
         return Symmetry(self.value & other.value)
@@ -157,7 +157,7 @@ def _plain(name: str) -> str:
 
 
 _PARITIES: dict[object, Parity] = {_plain(name): parity for name, parity in FUNCTIONS.items()}
-"""The same by plain names; by the functions and classes of torch that have them; and what users have registered."""
+"""The same by plain names and by the functions and classes of torch that have them; and what users register."""
 
 
 def _in_torch(*owners: Any) -> Iterator[tuple[str, Any]]:

@@ -59,7 +59,7 @@ class BilinearTerm(NamedTuple):
         return all(sum(letter in field for field in fields) > 1 for letter in "".join(fields))
 
     def imbalance(self, nodes: Mapping[str, Node]) -> dict[str, Charge]:
-        """The letters whose charges do not cancel, first + second - target, and what is left. Empty: equivariant.
+        """The letters whose charges, first + second - target, do not cancel, and their sums; empty if equivariant.
 
         Raises:
             ValueError: if the equation does not fit the axes, or a letter lies on two nodes, or in two letters.

@@ -83,7 +83,7 @@ class _Tree(NamedTuple):
 
     Attributes:
         key: sorts trees canonically; the same of two trees that could be aligned.
-        axis: what the block is in the contracted type.
+        axis: the axis of the contracted type that the block becomes.
         block: positions of the field's axes.
         below: the trees nested in it, sorted.
     """

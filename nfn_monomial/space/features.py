@@ -35,7 +35,7 @@ class Layout:
         acting: for each type, the `Symmetry` that each axis feels.
         content: the parameters in the fields, where they are those of a weight space, so that no other space takes
             these fields for the fields of its parameters.
-        felt: for each type, the smallest symmetry that contains what acts on any of its axes.
+        felt: for each type, the smallest symmetry that contains the groups on all its axes.
     """
 
     types: tuple[FieldType, ...]
@@ -197,7 +197,7 @@ class Features:
         if isinstance(index, slice):
             return self.map(lambda t: t[index])
         count, chosen = len(self), None
-        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # of what is no index, has no values, is ragged
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # no index, ragged, or without values
             is_array = isinstance(index, list) or hasattr(index, "ndim")
             chosen = torch.as_tensor(index if is_array else operator.index(index))
             if not chosen.ndim and chosen.dtype in WHOLE and not isinstance(index, bool):

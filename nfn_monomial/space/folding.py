@@ -44,7 +44,7 @@ class FieldSlice(NamedTuple):
 
 
 class Folding:
-    """Named tensors ``(B, C, *axes)`` as `Features` and back, with one copy of what cannot be a view.
+    """Named tensors ``(B, C, *axes)`` as `Features` and back, copied once where they cannot be views.
 
     Args:
         space: on whose nodes the axes are.

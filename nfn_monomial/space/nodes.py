@@ -1,4 +1,4 @@
-"""Nodes: sets of neurons, what acts on each neuron of them, and what they are nested in."""
+"""Nodes: sets of neurons, the gauges that act on each neuron, and the nodes that they are nested in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))
 
 
 class Node(NamedTuple):
-    """A set of neurons: what acts on each of them besides the permutations of all, its size, what it is nested in.
+    """A set of neurons: the gauges that act on each of them, over one permutation of all, its size and its parent.
 
     Attributes:
         gauges: independent factors on every neuron, over one permutation: a positive number (SCALE), a sign (SIGN), or

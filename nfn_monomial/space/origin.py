@@ -13,7 +13,7 @@ class Part(NamedTuple):
 
     Attributes:
         node: on whose neurons it acts; the name of a piece that does not matter to the function, for ``"dead"``.
-        kind: what it does to them; ``"dead"`` replaces that piece by random numbers.
+        kind: the factor of the group; ``"dead"`` replaces that piece by random numbers.
         gauge: number of the node's gauge, for scales and signs.
     """
 
@@ -29,7 +29,7 @@ class NodeReport:
     Attributes:
         name: of the node.
         size: number of its neurons; in each neuron of its parent, where it is nested.
-        gauges: what acts on each of them.
+        gauges: of the node.
         parent: the node that it is nested in.
         tensors: names of parameters with an axis on it.
         operations: what it runs through, in order: ``"module.path: operator"``.
@@ -81,7 +81,7 @@ class Origin:
 
     Attributes:
         nodes: in the order of execution.
-        losses: what the nodes have lost to which operation.
+        losses: symmetries that nodes do not have, and the operations that cost them.
         dead: parameters that do not matter.
         unknown: operators without a rule, whose axes are FIXED: ``register_operator`` adds one.
         short: operations of which the example is too short to tell what they do: ``"module.path: operator"``.

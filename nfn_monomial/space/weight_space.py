@@ -98,9 +98,7 @@ class WeightSpace:
                 if isinstance(factor, Axis) and factor.node not in self.nodes:
                     raise InvalidValueError(f"{name}: axis {factor} names no node; nodes: {', '.join(self.nodes)}")
                 if isinstance(factor, int) and not 1 <= factor < 2**63:
-                    raise InvalidValueError(
-                        f"{name}: dimension {factor} must be at least 1, and what a tensor can have"
-                    )
+                    raise InvalidValueError(f"{name}: dimension {factor} must be from 1 to 2**63 - 1")
             for part in itertools.chain.from_iterable(map(sums_in, dims)):
                 if part.shared < 0 or len(part.lead) < part.shared:
                     raise InvalidValueError(f"{name}: {part.shared} factors are shared, of {part.parts[0]}")
@@ -212,7 +210,7 @@ class WeightSpace:
         positions: Mapping[int, Size] | None = None,
         names: Sequence[tuple[str, str | None]] | None = None,
     ) -> WeightSpace:
-        """Any chain of layers: what `mlp`, `cnn`, `from_network_spec` and `from_module` build on.
+        """Any chain of layers, from which `mlp`, `cnn` and `from_network_spec` are made.
 
         Args:
             sizes: ``L + 1`` node sizes; None for a hidden size that is not known.
@@ -234,25 +232,25 @@ class WeightSpace:
         certify: bool | nn.Module = True,
         frozen: Collection[str] = (),
     ) -> WeightSpace:
-        """The weight space of any network, its symmetries derived from what it computes, and tested.
+        """The weight space of any network, its symmetries derived from the network's computation, and tested.
 
         The module is exported in eval mode (``torch.export``); every operator says which dimensions of its tensors are
-        the same neurons, and what it demands of their scales and signs; the solutions are the gauges, see `derive`.
-        What an operator is not known to keep is left out, which `explain` tells. Then random group elements must leave
-        alone what the network computes, see `nfn_monomial.verify.certificate.certify`. That is a test: what it cannot
-        see is in docs/any-network.md.
+        the same neurons, and which equations their scales and signs satisfy; the solutions are the gauges, see
+        `derive`. Symmetries that an operator is not known to keep are left out, and `explain` names them. Then random
+        group elements must not change the network's outputs, see `nfn_monomial.verify.certificate.certify`. That is a
+        test; docs/any-network.md says what it cannot see.
 
         Args:
             module: any network that ``torch.export`` can trace; or an exported program.
             example_inputs: a tensor, or a tuple of all positional arguments. An exported program has a default: its
                 example inputs.
             kwargs: further arguments of the call.
-            certify: whether the group is tested: a few forward passes in float64 on the CPU, and a copy of the weights
-                in it. Without it, a wrong rule of an operator goes unseen, and `explain` says so. A narrower module of
-                the same class, whose depth and names are the same, is tested in place of a large one or of one on the
-                meta device, which has no values; on these inputs, which have to be on the CPU.
-            frozen: names of parameters and buffers that stay as they are, as the base of an adapter: they are left out
-                of the space, and nothing acts on neurons that they tell apart.
+            certify: whether the group is tested, which takes a few forward passes in float64 on the CPU, and a copy of
+                the weights. Without the test, a wrong rule of an operator goes unseen, and `explain` says so. In place
+                of a large module, or of one on the meta device, which has no values, pass a narrower module of the same
+                class, whose depth and names are the same: it is tested, on these inputs, which have to be on the CPU.
+            frozen: names of parameters and buffers that stay as they are, such as the base of an adapter: they are left
+                out of the space, and nothing acts on neurons along which they vary.
 
         Returns:
             A space with the names of the state dict: of all parameters that are used, tied ones once (``ties`` has
@@ -294,11 +292,12 @@ class WeightSpace:
         return cls(**as_json.from_json(value))
 
     def explain(self, *, full: bool = False) -> str:
-        """The space in words: a table of its nodes, what acts on each, the tensors there and their charges.
+        """The space in words: a table of its nodes, the group on each, the tensors there and their charges.
 
-        Of a space that `from_module` made also what each node runs through, which operator cost which symmetry and why,
-        and which parameters do not matter or are not read. Repeated blocks are one line; of what does not fit two
-        screens, also those of other sizes, unless it is to be ``full``. Then each parameter that is not read is named.
+        For a space that `from_module` made, the text also says which operators each node runs through, which operator
+        cost which symmetry and why, and which parameters do not matter or are not read. Repeated blocks are one line;
+        if that does not fit two screens, blocks of other sizes share lines as well, unless it is to be ``full``. A full
+        text names each parameter that is not read.
         """
         from nfn_monomial.report import explain
 
@@ -454,8 +453,8 @@ class WeightSpace:
     def restricted(self, symmetry: SymmetryLike) -> WeightSpace:
         """The same tensors under a smaller group: every node's symmetry intersected with this one.
 
-        ``space.restricted("sign")`` is what is left once scales are fixed (`balance`), ``restricted("permutation")``
-        once signs are, too.
+        ``space.restricted("sign")`` is the group that is left once scales are fixed (`balance`),
+        ``restricted("permutation")`` once signs are, too.
         """
         group = Symmetry.coerce(symmetry)
         if not group.permutes:
@@ -465,7 +464,7 @@ class WeightSpace:
 
     @checked
     def fixed(self, *nodes: str) -> WeightSpace:
-        """The same tensors under a smaller group: these nodes FIXED, as factors on whole tensors for layers without.
+        """The same tensors under a smaller group, in which these nodes are FIXED, for layers that lack such nodes.
 
         A FIXED node of size 1 is no node any more: its axes are left out.
 
@@ -583,8 +582,8 @@ class WeightSpace:
         return {**self.__dict__, "_kept": {}, "passed": (None, {})}
 
     def _key(self) -> tuple[object, ...]:
-        unordered = frozenset(self.dead), frozenset(self.ties.items())
-        return tuple(self.nodes.items()), tuple(self.parameters.items()), *unordered
+        dead, ties = frozenset(self.dead), frozenset(self.ties.items())
+        return tuple(self.nodes.items()), tuple(self.parameters.items()), dead, ties
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WeightSpace) and self._key() == other._key()
