@@ -15,8 +15,8 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.running import inputs_of
 from nfn_monomial.space.axes import Axis, Dim, Sum, each_axis, flatten_dims, flow
 from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.nodes import TAKEN, Node
 from nfn_monomial.space.origin import Loss, Origin, Part
-from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.derive import derive

@@ -1,4 +1,4 @@
-"""Which group acts on a layer's neurons, and which activation functions it commutes with (paper Prop. 3.4)."""
+"""Symmetries: the group that acts on a layer's neurons, and the activations it commutes with (paper Prop. 3.4)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Symmetry(enum.Enum):
     MONOMIAL = _PERMUTES | _FLIPS | _SCALES
 
     def __and__(self, other: Symmetry) -> Symmetry:
-        """The intersection of two groups: what a node used by several operations keeps."""
+        """The intersection of two groups: the symmetry of a node that several operations use."""
         if not isinstance(other, Symmetry):
             return NotImplemented
         return Symmetry(self.value & other.value)
@@ -55,28 +55,28 @@ class Symmetry(enum.Enum):
         return Symmetry(self.value | other.value)
 
     def __le__(self, other: Symmetry) -> bool:
-        """Whether this group is a subgroup of ``other``."""
+        """True for a subgroup of ``other``."""
         if not isinstance(other, Symmetry):
             return NotImplemented
         return self & other is self
 
     @property
     def permutes(self) -> bool:
-        """Whether elements may permute the neurons."""
+        """True where elements may permute the neurons."""
         return bool(self.value & _PERMUTES)
 
     @property
     def flips(self) -> bool:
-        """Whether elements may flip the sign of a neuron."""
+        """True where elements may flip the sign of a neuron."""
         return bool(self.value & _FLIPS)
 
     @property
     def scales(self) -> bool:
-        """Whether elements may scale a neuron by a positive factor."""
+        """True where elements may scale a neuron by a positive factor."""
         return bool(self.value & _SCALES)
 
     def charge(self, charge: int) -> int:
-        """``charge`` reduced to what this group can tell apart.
+        """Reduces ``charge`` to what this group can tell apart.
 
         Two charges act alike for every element exactly when they reduce to the same number: as integers where
         the group scales, modulo 2 where it only flips signs, all alike where it only permutes.
@@ -116,7 +116,7 @@ class Symmetry(enum.Enum):
 
 
 class Parity(NamedTuple):
-    """What a pointwise function does with factors of its argument.
+    """The factors that come out of a pointwise function if its argument has a factor.
 
     Attributes:
         power: p, where f(d x) = d^p f(x) for all d > 0; None where there is none.
@@ -148,7 +148,7 @@ FUNCTIONS: dict[str, Parity] = {name: parity for parity, names in (
                          "special_erfcx lgamma digamma acos arccos acosh arccosh logit"),
 ) for name in names.split()}
 # fmt: on
-"""Functions by their names in torch. What an activation and what an operator of a module keeps is read off here."""
+"""Functions by their names in torch: the table for activations, and for operators of a traced module."""
 
 
 def _plain(name: str) -> str:
@@ -157,19 +157,20 @@ def _plain(name: str) -> str:
 
 
 _PARITIES: dict[object, Parity] = {_plain(name): parity for name, parity in FUNCTIONS.items()}
-"""The same by plain names; by the functions and classes of torch that have them; and what users have registered."""
+"""The same by plain names and by the functions and classes of torch that have them; and what users register."""
 
 
-def _things(*owners: Any) -> Iterator[tuple[str, Any]]:
-    """Plain names, and what there is of them."""
-    for name, thing in itertools.chain.from_iterable(vars(owner).items() for owner in owners):
-        if _plain(name) in _PARITIES and callable(thing) and not name.endswith("_"):  # which writes into its argument
-            yield _plain(name), thing
+def _in_torch(*owners: Any) -> Iterator[tuple[str, Any]]:
+    """Plain names of the table, and the functions or classes of torch that have them."""
+    for name, function in itertools.chain.from_iterable(vars(owner).items() for owner in owners):
+        in_place = name.endswith("_")
+        if _plain(name) in _PARITIES and callable(function) and not in_place:
+            yield _plain(name), function
 
 
-_NAMED: dict[str, Callable[[Tensor], Tensor]] = {**dict(_things(F, torch)), "identity": nn.Identity()}
+_NAMED: dict[str, Callable[[Tensor], Tensor]] = {**dict(_in_torch(F, torch)), "identity": nn.Identity()}
 """Functions by plain names."""
-_PARITIES |= {thing: _PARITIES[name] for name, thing in [*_things(F, torch, torch._C.TensorBase, nn)]}
+_PARITIES |= {function: _PARITIES[name] for name, function in [*_in_torch(F, torch, torch._C.TensorBase, nn)]}
 _PARITIES |= dict.fromkeys(("prelu", nn.PReLU), FUNCTIONS["relu"])
 _PARITIES |= dict.fromkeys(("hardtanh", F.hardtanh, "sine", "siren"), FUNCTIONS["sin"])
 _PARITIES |= {"swish": FUNCTIONS["silu"], "linear": FUNCTIONS["identity"]}
@@ -203,7 +204,7 @@ def register_activation(activation: Activation, symmetry: Symmetry | str) -> Non
 
 
 def parity_of(activation: Activation) -> Parity:
-    """What a pointwise activation does with scales and signs.
+    """The parity of a pointwise activation: the factors that come out of it for scales and signs.
 
     Args:
         activation: a name (``"relu"``), a module or its class (``nn.ReLU()``), or a function (``torch.relu``).
@@ -246,8 +247,9 @@ def parity_of(activation: Activation) -> Parity:
 def symmetry_of(activation: Activation) -> Symmetry:
     """The largest group of monomial matrices that commutes with a pointwise activation (paper Prop. 3.4).
 
-    In front of even functions (abs, cos, square) rows may flip besides, and factors in front of square come out as
-    their squares: no commuting, but a symmetry of the network, which `WeightSpace.mlp` and ``from_module`` have.
+    Even functions (abs, cos, square) do not commute with flips of the rows before them, but ignore them, and factors
+    come out of square as their squares. These are symmetries of the network as well: `WeightSpace.mlp` and
+    ``from_module`` have them.
 
     Args:
         activation: a name, a module or its class, or a function.

@@ -207,7 +207,7 @@ MODULES = (
     nm, nm.alignment, nm.nn, nm.models, nm.canonical, nm.fibre, nm.read, nm.basis, nm.space, nfn, pyg,
 )  # fmt: skip
 NOT_CHECKED = {  # parts of spaces, which a space looks at, and answers
-    "Axis", "BilinearTerm", "Link", "End", "Node", "Piece", "SharedScale", "SharedTurn", "Sum",
+    "Axis", "BilinearTerm", "Link", "Node", "Piece", "Place", "SharedScale", "SharedTurn", "Sum",
     "Alignment", "CommonFrame", "Comparison", "FibreComparison", "Kinship", "LayerDistance", "NodeKinship",
     "NormalForm", "Probed",
 }  # fmt: skip

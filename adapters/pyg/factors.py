@@ -23,7 +23,8 @@ from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.links import End, Link
+from nfn_monomial.space.links import Link
+from nfn_monomial.space.places import Place
 
 Flat = tuple[int, ...]
 """The charges of one end of an edge: for each gauge of the nodes that a neuron is nested in, then of its own node."""
@@ -170,7 +171,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
     )
 
 
-def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[End, Counter[Gauge]]]:
+def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[Place, Counter[Gauge]]]:
     """The ends of a parameter's edges and their charges; the first has those of what several are nested in."""
     nested = {*space.nesting, *space.nesting.values()}
     movable = [end for end in link.ends if space.nodes[end.node].permutes]
@@ -178,18 +179,18 @@ def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[End, Counter[Gau
     hosts = [end for end in movable if end not in factors]
     if len(link.ends) < 3 or not hosts:
         factors = []
-    charges: dict[End, Counter[Gauge]] = {end: Counter() for end in link.ends if end not in factors}
+    charges: dict[Place, Counter[Gauge]] = {end: Counter() for end in link.ends if end not in factors}
     counted = set[int]()
     for end in charges:
-        for at, name in zip(end.at, space.ancestry(end.node), strict=True):
+        for at, name in zip(end.path, space.ancestry(end.node), strict=True):
             axis = space.axes[link.parameter][at]
             assert isinstance(axis, Axis), "ends are axes"
             for i, q in enumerate(space.nodes[name].spelled(axis.charge) if at not in counted else ()):
                 charges[end][Gauge(name, name, i)] = q
-        counted.update(end.at)
+        counted.update(end.path)
     for end in factors:
         # Factors of the same dimension follow one another among the axes.
-        host = min(hosts, key=lambda other: (abs(other.at[-1] - end.at[-1]), -other.at[-1]))
+        host = min(hosts, key=lambda other: (abs(other.at - end.at), -other.at))
         for i, q in enumerate(space.nodes[end.node].spelled(end.charge)):
             charges[host][Gauge(host.node, end.node, i)] += q
     return list(charges.items())
@@ -238,10 +239,10 @@ def _through(charges: Flat, crossing: set[Flat]) -> tuple[Flat, Flat]:
 
 
 def _factor(
-    space: WeightSpace, link: Link, target: End, source: End, charges: tuple[Flat, Flat], sets: Sequence[str]
+    space: WeightSpace, link: Link, target: Place, source: Place, charges: tuple[Flat, Flat], sets: Sequence[str]
 ) -> Factor:
-    both = sum(at in source.at for at in target.at)  # what both are nested in is in front for both
-    at = (*target.at, *(i for i in source.at if i not in target.at))
+    both = sum(at in source.path for at in target.path)  # what both are nested in is in front for both
+    at = (*target.path, *(i for i in source.path if i not in target.path))
     return Factor(
         link.parameter,
         (sets.index(target.node), sets.index(source.node)),

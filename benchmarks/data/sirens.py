@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.reading import number
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["InrCorpus", "InrPart", "Siren"]

@@ -12,8 +12,7 @@ from typing import Any, get_args
 
 from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
-from nfn_monomial.checks import brief as shown
-from nfn_monomial.checks import listed
+from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.files.folders import write_json
 

@@ -303,7 +303,7 @@ class _Matching:
             for end in (end for end in link.ends if end.node == node):
                 moved = dict(packing.cut(self.space, parameter, self.b[parameter], self.sizes))[link.parameter]
                 mine, other = (
-                    x.movedim(end.at, tuple(range(len(end.at)))).reshape(self.space.count(node, self.sizes), -1)
+                    end.flatten(x, 0).reshape(self.space.count(node, self.sizes), -1)
                     for x in (self.parts[link.parameter], moved)
                 )
                 flips = parity(self.space, node, end.charge)

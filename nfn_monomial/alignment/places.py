@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis, paths_of
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
 Found: TypeAlias = dict[str, str]
@@ -58,8 +58,7 @@ def rows_of(
     for piece in own:
         axes, parameter = space.axes[piece], space.pieces[piece].parameter
         x = dict(packing.cut(space, parameter, network[parameter].detach(), sizes))[piece]
-        (i,) = (i for i, axis in enumerate(axes) if isinstance(axis, Axis) and axis.node == name)
-        at = paths_of(axes, space.nesting)[i]
+        (at,) = (place.path for place in space.pieces[piece].places if place.node == name)
         rest = [i for i in range(x.ndim) if i not in at]
         columns = [i for i in rest if isinstance(axes[i], Axis)] or rest[:1]
         kernel = [i for i in rest if i not in columns]

@@ -1,4 +1,4 @@
-"""Which maps are equivariant, found without tensors: partitions of axes with balanced charges."""
+"""Bases of equivariant maps, without tensors: partitions of axes with balanced charges."""
 
 from __future__ import annotations
 

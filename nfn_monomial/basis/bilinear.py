@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from nfn_monomial.checks import Size, checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, parents_of, powers
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
+from nfn_monomial.space.nodes import Node
+from nfn_monomial.space.places import places_of
 
 from .partitions import balanced_partitions, field_key, require_nodes
 
@@ -47,10 +48,10 @@ class BilinearTerm(NamedTuple):
 
     @property
     def standard(self) -> bool:
-        """Whether every block joins axes of at least two of the three fields, and at most one of each.
+        """True if every block joins axes of at least two of the three fields, and at most one of each.
 
-        Contractions, alignments and outer products, that is: no diagonal of one field, no average over one input's
-        axes alone, and no broadcast. What this leaves out, linear maps before or after the product can do.
+        So these terms are contractions, alignments and outer products: none takes a diagonal of one field, an average
+        over axes of one input alone, or a broadcast, which linear maps before or after the product can do.
         """
         fields = self.letters
         if any(len(set(field)) < len(field) for field in fields):
@@ -58,26 +59,27 @@ class BilinearTerm(NamedTuple):
         return all(sum(letter in field for field in fields) > 1 for letter in "".join(fields))
 
     def imbalance(self, nodes: Mapping[str, Node]) -> dict[str, Charge]:
-        """The letters whose charges do not cancel, first + second - target, and what is left. Empty: equivariant.
+        """The letters whose charges, first + second - target, do not cancel, and their sums; empty if equivariant.
 
         Raises:
             ValueError: if the equation does not fit the axes, or a letter lies on two nodes, or in two letters.
         """
-        left: dict[str, list[tuple[Charge, int]]] = {}
+        charges: dict[str, list[tuple[Charge, int]]] = {}
         at: dict[str, str] = {}
         above: dict[str, str | None] = {}
-        nesting = {name: node.parent for name, node in nodes.items() if node.parent is not None}
         for letters, axes, sign in zip(self.letters, self[:3], (1, 1, -1), strict=True):
             if len(letters) != len(axes):
                 raise InvalidValueError(f"term {self}: {len(letters)} letters {letters!r} for {len(axes)} axes")
-            for letter, axis, parent in zip(letters, axes, parents_of(axes, nesting), strict=True):
-                if at.setdefault(letter, axis.node) != axis.node:
-                    raise InvalidValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {axis.node!r}")
-                inside = None if parent is None else letters[parent]
+            for letter, place in zip(letters, places_of(axes, nodes), strict=True):
+                if at.setdefault(letter, place.node) != place.node:
+                    raise InvalidValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {place.node!r}")
+                inside = letters[place.over[-1]] if place.over else None
                 if above.setdefault(letter, inside) != inside:
                     raise InvalidValueError(f"term {self}: {letter!r} is nested in {above[letter]!r} and in {inside!r}")
-                left.setdefault(letter, []).append((axis.charge, sign))
-        rest = {letter: nodes[at[letter]].charge(combined(*zip(*found, strict=True))) for letter, found in left.items()}
+                charges.setdefault(letter, []).append((place.charge, sign))
+        rest = {
+            letter: nodes[at[letter]].charge(combined(*zip(*signed, strict=True))) for letter, signed in charges.items()
+        }
         return {letter: charge for letter, charge in rest.items() if any(powers(charge))}
 
     def __str__(self) -> str:
@@ -113,12 +115,12 @@ def _terms(
 ) -> tuple[BilinearTerm, ...]:
     opposed = tuple(Axis(axis.node, opposite(axis.charge)) for axis in target)
     one, two = len(first), len(first + second)
-    found = []
+    terms = []
     for partition in balanced_partitions((first, second, opposed), nodes):
         letter = {i: chr(ord("a") + n) for n, block in enumerate(sorted(partition)) for i in block}
         text = "".join(letter[i] for i in range(two + len(target)))  # letters by first appearance
-        found.append(BilinearTerm(first, second, target, f"{text[:one]},{text[one:two]}->{text[two:]}"))
-    return tuple(sorted(found, key=lambda term: term.equation))
+        terms.append(BilinearTerm(first, second, target, f"{text[:one]},{text[one:two]}->{text[two:]}"))
+    return tuple(sorted(terms, key=lambda term: term.equation))
 
 
 def standard_terms(
@@ -132,7 +134,7 @@ def standard_terms(
     for i, field_type in enumerate(target):
         lying.setdefault(_nodes_of(field_type), []).append(i)
     most = max(map(len, lying))
-    found = []
+    terms = []
     on_second = [_nodes_of(field_type) for field_type in second]
     for one in first:
         here = _nodes_of(one)
@@ -142,8 +144,8 @@ def standard_terms(
                 continue
             at = [lying.get(alone.union(also), []) for also in _subsets(here & there)]
             for i in sorted(itertools.chain.from_iterable(at)):
-                found += [term for term in _terms(one, two, target[i], nodes) if term.standard]
-    return found
+                terms += [term for term in _terms(one, two, target[i], nodes) if term.standard]
+    return terms
 
 
 def _nodes_of(field_type: FieldType) -> frozenset[str]:

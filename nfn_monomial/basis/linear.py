@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from nfn_monomial.checks import Size, checked
 from nfn_monomial.space.axes import Axis, FieldType
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.nodes import Node
 
 from .partitions import Block, Contraction, alignments, contractions, ranks, require_nodes
 

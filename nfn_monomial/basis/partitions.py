@@ -1,4 +1,4 @@
-"""Set partitions whose blocks are balanced, and what they do to a field: the arithmetic behind every basis.
+"""Set partitions whose blocks are balanced, and how they contract a field: the arithmetic of every basis.
 
 A block of axes lies on one node, and its charges, those of outputs subtracted, reduce to 0 for every gauge
 (`Node.charge`). Axes of a nested node may share a block only if the axes that they are nested in share one: neurons in
@@ -14,14 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, parents_of, powers
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, powers
+from nfn_monomial.space.nodes import Node
+from nfn_monomial.space.places import places_of
 
 Block: TypeAlias = tuple[int, ...]
 
 
 def require_nodes(fields: Iterable[FieldType], nodes: Mapping[str, Node]) -> None:
-    """Raise for an axis on a node that is not among these."""
+    """Raises for an axis on a node that is not among these."""
     for axis in itertools.chain.from_iterable(fields):
         if axis.node not in nodes:
             raise InvalidValueError(f"axis {axis} names no node; nodes: {', '.join(nodes) or 'none'}")
@@ -61,13 +62,14 @@ def field_key(field_type: FieldType) -> str:
 
 
 class Contraction(NamedTuple):
-    """How a field's axes meet the axes of a contracted type; positions count the field's axes from 0.
+    """A map from a field's axes to the axes of a contracted type; positions count the field's axes from 0.
 
     Attributes:
         open: for each axis of the contracted type, the block of the field's axes that it stands for.
         closed: the blocks that are averaged over (read as an expansion: broadcast over).
         apart: blocks of axes on FIXED nodes, in which nothing is open: their entries become channels.
-        chosen: open blocks of axes on FIXED nodes, by number, that could be several: nothing nested in them meets.
+        chosen: numbers of the open blocks of axes on FIXED nodes that could be several blocks, because axes nested in
+            different axes of the block share no block.
     """
 
     open: tuple[Block, ...]
@@ -81,7 +83,7 @@ class _Tree(NamedTuple):
 
     Attributes:
         key: sorts trees canonically; the same of two trees that could be aligned.
-        axis: what the block is in the contracted type.
+        axis: the axis of the contracted type that the block becomes.
         block: positions of the field's axes.
         below: the trees nested in it, sorted.
     """
@@ -92,7 +94,7 @@ class _Tree(NamedTuple):
     below: tuple[_Tree, ...]
 
     def flat(self) -> Iterator[_Tree]:
-        """The tree as a sequence of blocks: every one in front of those nested in it."""
+        """The tree as a sequence of blocks, each before the blocks nested in it."""
         yield self
         for tree in self.below:
             yield from tree.flat()
@@ -104,12 +106,12 @@ def ranks(nodes: Mapping[str, Node]) -> dict[str, int]:
 
 
 class _Nest:
-    """Axes of one or several fields, and which of them are nested in which.
+    """The axes of one or several fields as trees, in which an axis is above the axes nested in it.
 
     Attributes:
         axes: of all the fields, one after the other.
-        roots: positions of those that are nested in none.
-        below: for each position those of the axes nested in it.
+        roots: positions of the axes that are nested in none.
+        below: for each position, the positions of the axes nested in it.
     """
 
     def __init__(
@@ -117,20 +119,18 @@ class _Nest:
     ) -> None:
         self.axes = tuple(itertools.chain.from_iterable(fields))
         self.nodes, self._rank = nodes, rank
-        above = {axis.node: nodes[axis.node].parent for axis in self.axes}
-        nesting = {name: parent for name, parent in above.items() if parent is not None}
         roots: list[int] = []
         self.below: list[list[int]] = [[] for _ in self.axes]
         start = 0
         for field_type in fields:
-            for i, parent in enumerate(parents_of(field_type, nesting)):
-                (roots if parent is None else self.below[start + parent]).append(start + i)
+            for i, place in enumerate(places_of(field_type, nodes), start):
+                (self.below[start + place.over[-1]] if place.over else roots).append(i)
             start += len(field_type)
         self.roots = tuple(roots)
 
     @functools.cached_property
     def rank(self) -> Mapping[str, int]:
-        """See `ranks`."""
+        """The order of the nodes, see `ranks`."""
         return ranks(self.nodes) if self._rank is None else self._rank
 
     def nested_in(self, block: Block) -> Block:
@@ -138,7 +138,7 @@ class _Nest:
         return tuple(i for above in block for i in self.below[above])
 
     def meeting(self, block: Block, blocks: Iterable[Block]) -> list[set[int]]:
-        """The axes of a block in groups: those in which nested ones share blocks."""
+        """The axes of a block in groups; axes are in one group if axes nested in them share blocks."""
         groups = [{i} for i in block]
         for other in blocks:
             linked = [group for group in groups if self.inside(other, group)]
@@ -146,38 +146,38 @@ class _Nest:
         return groups
 
     def inside(self, block: Block, above: Iterable[int]) -> bool:
-        """Whether a block has axes nested in one of these."""
+        """True for a block with axes nested in one of these."""
         return any(not set(self.below[i]).isdisjoint(block) for i in above)
 
     def by_node(self, positions: Block) -> Iterator[tuple[str, Block]]:
-        """Positions apart by their node, in the order of the nodes."""
+        """Positions grouped by their node, in the order of the nodes."""
         names = dict.fromkeys(self.axes[i].node for i in positions)
         for name in sorted(names, key=self.rank.__getitem__) if len(names) > 1 else names:
             yield name, tuple(i for i in positions if self.axes[i].node == name)
 
     def closings(self, positions: Block) -> list[tuple[Block, ...]]:
-        """All ways to lay axes, and all nested in them, into balanced blocks."""
+        """All ways to put axes, and all axes nested in them, into balanced blocks."""
         ways: list[tuple[Block, ...]] = [()]
         for name, group in self.by_node(positions):
-            found = []
+            on_node = []
             for partition in _balanced(tuple(self.axes[i].charge for i in group), self.nodes[name]):
                 blocks = tuple(tuple(group[k] for k in block) for block in partition)
                 below = (self.closings(self.nested_in(block)) for block in blocks)
-                found += [blocks + tuple(itertools.chain.from_iterable(chosen)) for chosen in itertools.product(*below)]
-            if not found:
+                on_node += [blocks + tuple(itertools.chain.from_iterable(way)) for way in itertools.product(*below)]
+            if not on_node:
                 return []
-            ways = [before + own for before in ways for own in found]
+            ways = [one + other for one in ways for other in on_node]
         return ways
 
     def openings(self, positions: Block) -> list[tuple[tuple[_Tree, ...], tuple[Block, ...]]]:
-        """All ways to lay axes, and all nested in them, into open and closed blocks.
+        """All ways to put axes, and all axes nested in them, into open and closed blocks.
 
-        A closed block is balanced and closes all that is nested in it; the open ones are sorted.
+        A closed block is balanced and closes all axes nested in it; the open blocks are sorted.
         """
         ways: list[tuple[tuple[_Tree, ...], tuple[Block, ...]]] = [((), ())]
         for name, group in self.by_node(positions):
-            found = [way for partition in set_partitions(group) for way in self._opened(name, partition)]
-            ways = [(a + c, b + d) for a, b in ways for c, d in found]
+            on_node = [way for partition in set_partitions(group) for way in self._opened(name, partition)]
+            ways = [(a + c, b + d) for a, b in ways for c, d in on_node]
         return ways
 
     def _opened(self, name: str, partition: tuple[Block, ...]) -> Iterator[tuple[tuple[_Tree, ...], tuple[Block, ...]]]:
@@ -190,16 +190,16 @@ class _Nest:
                 inside = (self.openings(self.nested_in(block)) for block in opened)
                 under = (self.closings(self.nested_in(block)) for block in closed)
                 for chosen, ended in itertools.product(itertools.product(*inside), itertools.product(*under)):
-                    trees = [self._tree(axes[b], b, below) for b, (below, _) in zip(opened, chosen, strict=True)]
+                    trees = []
+                    for block, (below, _) in zip(opened, chosen, strict=True):
+                        of_block = (self.rank[name], tuple(-q for q in powers(axes[block].charge)))
+                        key = (of_block, tuple(tree.key for tree in below))
+                        trees.append(_Tree(key, axes[block], block, below))
                     within = itertools.chain.from_iterable(blocks for _, blocks in chosen)
                     yield (
                         tuple(sorted(trees, key=lambda tree: (tree.key, tree.block))),
                         (*closed, *within, *itertools.chain.from_iterable(ended)),
                     )
-
-    def _tree(self, axis: Axis, block: Block, below: tuple[_Tree, ...]) -> _Tree:
-        own = (self.rank[axis.node], tuple(-q for q in powers(axis.charge)))
-        return _Tree((own, tuple(tree.key for tree in below)), axis, block, below)
 
 
 def balanced_partitions(fields: tuple[FieldType, ...], nodes: Mapping[str, Node]) -> list[tuple[Block, ...]]:
@@ -218,9 +218,9 @@ def contractions(
 ) -> dict[FieldType, list[Contraction]]:
     """All ways to contract a field: contracted type -> its contractions.
 
-    An axis of a nested node is left only where the axis that it is nested in is. Contracted types are canonically
-    ordered as the field's own axes are. Where axes of a contracted type can change places, each contraction is listed
-    in one order; `alignments` are the others. FIXED axes are never averaged over, as their entries are told apart.
+    An axis of a nested node stays open only where the axis that it is nested in does. Contracted types have the
+    canonical order of field types. Where axes of a contracted type can change places, each contraction is listed in one
+    order; `alignments` gives the others. FIXED axes are never averaged over, because nothing permutes their entries.
 
     Args:
         field_type: the field's axes, charges reduced.
@@ -228,28 +228,27 @@ def contractions(
         rank: `ranks` of the nodes, if they are known.
     """
     nest = _Nest((field_type,), nodes, rank)
-    found: dict[FieldType, list[Contraction]] = {}
+    by_type: dict[FieldType, list[Contraction]] = {}
+
+    def open_in(tree: _Tree, axes: set[int]) -> bool:
+        return any(nest.inside(below.block, axes) for below in tree.below)
+
     for trees, closed in nest.openings(nest.roots):
         still = [tree for tree in trees if not nodes[tree.axis.node].permutes]
         flat = [tree for root in trees if root.below or root not in still for tree in root.flat()]
         groups = {tree.block: nest.meeting(tree.block, [*(t.block for t in flat), *closed]) for tree in still}
-        # Entries of several FIXED axes are told apart together, so that some are equal is a case of that. It is a map
-        # of its own beside fields in which one axis has all of what is open in each.
-        if all(len(groups[t.block]) == 1 or all(_opens(nest, t, group) for group in groups[t.block]) for t in still):
+        # FIXED axes in separate blocks keep all pairs of their entries, so also the pairs of equal ones. One block for
+        # them is another map only if something is open in each group: one axis of the type has all of that in it.
+        if all(len(groups[t.block]) == 1 or all(open_in(t, group) for group in groups[t.block]) for t in still):
             apart = tuple(tree.block for tree in still if not tree.below)
             chosen = frozenset(n for n, tree in enumerate(flat) if len(groups.get(tree.block, ())) > 1)
             contraction = Contraction(tuple(tree.block for tree in flat), closed, apart, chosen)
-            found.setdefault(tuple(tree.axis for tree in flat), []).append(contraction)
-    return found
-
-
-def _opens(nest: _Nest, tree: _Tree, group: set[int]) -> bool:
-    """Whether anything is open in some axes of a block."""
-    return any(nest.inside(below.block, group) for below in tree.below)
+            by_type.setdefault(tuple(tree.axis for tree in flat), []).append(contraction)
+    return by_type
 
 
 def alignments(contracted: FieldType, nodes: Mapping[str, Node], rank: Mapping[str, int] | None = None) -> list[Block]:
-    """The permutations of a type's axes that leave it as it is, what is nested in an axis moving along with it.
+    """The permutations of a type's axes that leave it as it is; axes nested in an axis move along with it.
 
     >>> from nfn_monomial import Symmetry
     >>> nodes = {"h": Node((Symmetry.SCALE,)), "q": Node((Symmetry.SIGN,), parent="h")}

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.axes import Axis, paths_of, powers
+from nfn_monomial.space.axes import Axis, powers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
@@ -42,12 +42,11 @@ def charged_axes(
 ) -> list[Charged]:
     """Axes of tensors ``(B, *axes, ..)`` on which a gauge acts: where what ``charge`` makes of its power is not 0."""
     charged = []
-    for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
-        if isinstance(axis, Axis):
-            gauges = zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)
-            felt = [(Gauge(axis.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
-            if charges := tuple((gauge, q) for gauge, q in felt if q):
-                charged.append(Charged(charges, tuple(1 + i for i in path)))
+    for place in space.places_of(axes):
+        gauges = zip(space.nodes[place.node].gauges, powers(place.charge), strict=True)
+        felt = [(Gauge(place.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
+        if charges := tuple((gauge, q) for gauge, q in felt if q):
+            charged.append(Charged(charges, place.dims()))
     return charged
 
 

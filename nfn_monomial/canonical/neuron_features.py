@@ -124,7 +124,7 @@ class Refinement:
 
     def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
         """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
-        name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
+        name, at, axes = link.parameter, link.ends[target].path, self._axes(link.parameter)
         neurons, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
         neighbours = {squared: self._neighbours(link, target, squared) for squared in (False, True)}
@@ -156,19 +156,19 @@ class Refinement:
         weights = random_numbers(f"kernel {self.place[name]}", math.prod(link.kernel), CHANNELS)
         weights = weights.abs() if squared else weights
         factors = [(weights, [kernel, channel])]
-        counted = set(end.at)
+        counted = set(end.path)
         for other in (other for i, other in enumerate(link.ends) if i != target):
             # The sign of what two ends are both nested in counts once.
-            path = tuple(tuple(0 for _ in parity[i]) if i in counted else parity[i] for i in other.at)
-            counted |= set(other.at)
+            path = tuple(tuple(0 for _ in parity[i]) if i in counted else parity[i] for i in other.path)
+            counted |= set(other.path)
             if path not in self.streams[other.node]:
                 return None
-            factors.append((self.streams[other.node][path], [*(axes.index(i) for i in other.at), channel]))
+            factors.append((self.streams[other.node][path], [*(axes.index(i) for i in other.path), channel]))
         if len(factors) > 1:
             (h, dims), *others = factors[1:]
             out = sorted({kernel, *dims})
             factors = [(torch.einsum(weights, [kernel, channel], h, dims, out), out), *others]
-        return _Neighbours(tuple(parity[i] for i in end.at), factors)
+        return _Neighbours(tuple(parity[i] for i in end.path), factors)
 
     def _axes(self, name: str) -> list[int]:
         return [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.space.axes import Axis, combined, flow, powers
 from nfn_monomial.space.packing import cut, joined
-from nfn_monomial.space.specification import Specification
+from nfn_monomial.space.places import Place
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.graph import program_of
@@ -29,7 +29,7 @@ from nfn_monomial.trace.graph import program_of
 from .constants import Constants
 from .slopes import Slopes
 from .sources import Statistics, statistics_of
-from .turns import Place, Turn, centred, complement, flattened, places_of, scaled
+from .turns import Turn, centred, complement, flattened, places_of, scaled
 
 Tensors = Mapping[str, Tensor]
 
@@ -247,7 +247,7 @@ def _on_both_sides(turn: Turn, gone: Collection[str]) -> bool:
     return len({place.writes for place in turn.places if place.piece not in gone}) == 2
 
 
-def rotary_places(space: Specification) -> list[Turn]:
+def rotary_places(space: WeightSpace) -> list[Turn]:
     """Where queries and keys may be made of rotary pairs: one scale multiplies some tensors and divides others.
 
     The pairs lie along an axis of theirs on which nothing acts, of one even size in all of them.
@@ -264,15 +264,15 @@ def rotary_places(space: Specification) -> list[Turn]:
     return found
 
 
-def _inside(space: Specification, place: Place) -> Place:
+def _inside(space: WeightSpace, place: Place) -> Place:
     """The first axis of a piece along which nothing acts and which is written to, in a node's neurons; -1 for none."""
     axes = space.axes[place.piece]
     over = (*place.over, place.at) if _size(space, axes[place.at]) > 1 else ()
     for at, axis in enumerate(axes):
         still = axis if isinstance(axis, int) else flow(axis.charge) > 0 and not space.nodes[axis.node].permutes
         if still and at not in over and _size(space, axis) % 2 == 0:
-            return Place(place.piece, at, over, place.axis)
-    return place._replace(at=-1)
+            return place._replace(path=(*over, at))
+    return place._replace(path=(-1,))
 
 
 def _rotary(turn: Turn, pieces: Tensors, slopes: Tensors) -> Turn | None:
@@ -326,11 +326,11 @@ def _fold(fibre: Fibre, places: list[Place]) -> None:
         fibre.charges[place.axis.node, powers(place.axis.charge)] = charge, extra[place]
 
 
-def _extent(space: Specification, piece: str) -> int:
+def _extent(space: WeightSpace, piece: str) -> int:
     return math.prod(_size(space, axis) for axis in space.axes[piece])
 
 
-def _size(space: Specification, axis: Axis | int) -> int:
+def _size(space: WeightSpace, axis: Axis | int) -> int:
     return axis if isinstance(axis, int) else space.sizes()[axis.node]
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 
 from nfn_monomial.space.axes import Axis, Dim, each_axis, flatten_dims, powers, segments_of
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 

@@ -16,6 +16,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.running import answers, doubled, inputs_of, largest_change
 from nfn_monomial.space.axes import Axis, powers
 from nfn_monomial.space.packing import cut, joined, pieces, whole
+from nfn_monomial.space.places import Place
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.verify.certificate import Point
 
@@ -24,7 +25,6 @@ from .directions import KINDS, SharedTurn, directions_of, mappings_of
 from .kinds import Fibre, fibre_of, rotary_places
 from .left import left_of, mean_of
 from .turns import (
-    Place,
     Turn,
     balanced,
     centred,

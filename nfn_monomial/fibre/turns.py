@@ -13,29 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.space.axes import Axis, flow, paths_of
-from nfn_monomial.space.specification import Specification
-
-
-class Place(NamedTuple):
-    """An axis of a piece of a parameter.
-
-    Attributes:
-        piece: its name in the space.
-        at: position among the piece's axes.
-        over: positions of the axes that it is nested in, the outermost first.
-        axis: the axis.
-    """
-
-    piece: str
-    at: int
-    over: tuple[int, ...]
-    axis: Axis
-
-    @property
-    def writes(self) -> bool:
-        """Whether the piece leads to the node; one that leads from it reads it."""
-        return flow(self.axis.charge) > 0
+from nfn_monomial.space.places import Place
+from nfn_monomial.space.weight_space import WeightSpace
 
 
 class Turn(NamedTuple):
@@ -58,57 +37,39 @@ class Turn(NamedTuple):
     pairs: tuple[tuple[int, int], ...] = ()
 
 
-def places_of(space: Specification) -> dict[str, list[Place]]:
+def places_of(space: WeightSpace) -> dict[str, list[Place]]:
     """Node -> all axes on it."""
-    found: dict[str, list[Place]] = {name: [] for name in space.nodes}
-    for piece, axes in space.axes.items():
-        for axis, (*over, at) in zip(axes, paths_of(axes, space.nesting), strict=True):
-            if isinstance(axis, Axis):
-                found[axis.node].append(Place(piece, at, tuple(over), axis))
-    return found
+    places: dict[str, list[Place]] = {name: [] for name in space.nodes}
+    for place in space.places:
+        places[place.node].append(place)
+    return places
 
 
-def vectors_of(space: Specification, place: Place) -> int:
+def vectors_of(space: WeightSpace, place: Place) -> int:
     """How many vectors of a node's neurons a piece consists of, in each of what the node is nested in."""
     shape = shape_of(space, place.piece)
     return math.prod(shape) // math.prod(shape[i] for i in (*place.over, place.at))
 
 
-def shape_of(space: Specification, piece: str) -> list[int]:
+def shape_of(space: WeightSpace, piece: str) -> list[int]:
     """Sizes of a piece's axes."""
     sizes = space.sizes()
     return [axis if isinstance(axis, int) else sizes[axis.node] for axis in space.axes[piece]]
 
 
-def _front(place: Place) -> tuple[int, ...]:
-    return (0, *(1 + i for i in place.over), 1 + place.at)
-
-
-def _in_front(x: Tensor, place: Place) -> Tensor:
-    front = _front(place)
-    return x.movedim(front, tuple(range(len(front))))
-
-
 def flattened(x: Tensor, place: Place) -> Tensor:
     """A piece ``(B, *axes)`` as ``(B, *what the node is nested in, n, all the rest)``."""
-    moved = _in_front(x, place)
-    return moved.reshape(*moved.shape[: len(_front(place))], -1)
-
-
-def _back(flat: Tensor, like: Tensor, place: Place) -> Tensor:
-    front = _front(place)
-    rest = _in_front(like, place).shape[len(front) :]
-    return flat.reshape(*flat.shape[:-1], *rest).movedim(tuple(range(len(front))), front)
+    return place.flatten(x)
 
 
 def turned(x: Tensor, place: Place, matrix: Tensor) -> Tensor:
     """A piece ``(B, *axes)`` with matrices ``(B, *what the node is nested in, m, n)`` on one axis, of size m then."""
-    return _back(matrix @ flattened(x, place), x, place)
+    return place.unflatten(matrix @ place.flatten(x), x)
 
 
 def scaled(x: Tensor, place: Place, factor: Tensor) -> Tensor:
     """A piece ``(B, *axes)`` with a factor ``(B, *what the node is nested in, n)`` for each neuron of one axis."""
-    return _back(factor.unsqueeze(-1) * flattened(x, place), x, place)
+    return place.unflatten(factor.unsqueeze(-1) * place.flatten(x), x)
 
 
 def centred(x: Tensor, place: Place) -> Tensor:
@@ -194,7 +155,7 @@ def moved(pieces: Mapping[str, Tensor], turn: Turn, matrix: Tensor, inverse: Ten
 
 
 def random_matrices(
-    space: Specification, turn: Turn, batch: int, generator: torch.Generator | None
+    space: WeightSpace, turn: Turn, batch: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """A random ``G`` of a turn, ``(batch, *what the node is nested in, n, n)``, and ``G^-T``."""
     *above, n = (space.sizes()[node] for node in space.ancestry(turn.node))

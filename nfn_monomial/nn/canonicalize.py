@@ -118,7 +118,7 @@ def degree_zero(x: Tensor, felt: Symmetry) -> Tensor:
 def _merge_plan(space: WeightSpace, target: WeightSpace) -> tuple[tuple[tuple[int, int, int], ...], ...]:
     """For each output field, which slices (field, offset, multiplicity) of the input make it up."""
     plan: list[list[tuple[int, int, int]]] = [[] for _ in target.layout.types]
-    for old, new in zip(space.segments, target.segments, strict=True):
+    for old, new in zip(space.folding.slices, target.folding.slices, strict=True):
         pieces = plan[new.field]
         if pieces and pieces[-1][0] == old.field and sum(pieces[-1][1:]) == old.offset:
             pieces[-1] = (old.field, pieces[-1][1], pieces[-1][2] + old.multiplicity)

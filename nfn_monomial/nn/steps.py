@@ -13,8 +13,8 @@ from nfn_monomial.basis.partitions import Block, Contraction
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import FieldType
 from nfn_monomial.space.features import Features
+from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.packing import on_cpu
-from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
 
 Means: TypeAlias = dict[tuple[int, tuple[int, ...]], Tensor]

@@ -99,7 +99,7 @@ def joining(space: WeightSpace) -> list[tuple[Link, str]]:
         (link, link.ends[1].node)
         for link in space.links
         if len(link.ends) == 2
-        and not set(link.ends[0].at) & set(link.ends[1].at)
+        and not set(link.ends[0].path) & set(link.ends[1].path)
         and flow(link.charges[0]) >= 0 >= flow(link.charges[1])
         and rank.index(link.ends[1].node) < rank.index(link.target)
     ]
@@ -128,7 +128,7 @@ def tables(
     taken = pieces(space, tensors, sizes)
     for link, source in links:
         x = taken[link.parameter].permute(link.order).movedim(-1, 1)
-        first, second = (len(end.at) for end in link.ends)
+        first, second = (len(end.path) for end in link.ends)
         yield link, source, x.flatten(2, 1 + first).flatten(3, 2 + second)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nfn_monomial.space.axes import powers
-from nfn_monomial.space.specification import Specification
 
 from .explain import Row, acting_charges, by_charge, charge_text, folded, group_name, rows_of
+
+if TYPE_CHECKING:
+    from nfn_monomial.space.weight_space import WeightSpace
 
 _LINE, _GAP, _LETTER, _BETWEEN = 15, 12, 6.6, 190
 _COLOURS = {1: "#1668b8", -1: "#c2571a", 0: "#8a8f98"}  # of charges: up, down, none
@@ -47,7 +49,7 @@ class _Box(NamedTuple):
         return max(map(len, self.lines)) * _LETTER + 16
 
 
-def draw(space: Specification) -> Drawing:
+def draw(space: WeightSpace) -> Drawing:
     """See `WeightSpace.draw`."""
     rows = rows_of(space)
     row_of = {name: i for i, row in enumerate(rows) for name in row.names}
@@ -82,7 +84,7 @@ class _Joint(NamedTuple):
     ends: list[tuple[int, set[tuple[int, ...]]]]
 
 
-def _joints(space: Specification, row_of: dict[str, int]) -> list[_Joint]:
+def _joints(space: WeightSpace, row_of: dict[str, int]) -> list[_Joint]:
     found: dict[str, _Joint] = {}
     for link in space.links:
         if len(link.ends) > 1:
@@ -95,7 +97,7 @@ def _joints(space: Specification, row_of: dict[str, int]) -> list[_Joint]:
     return list(found.values())
 
 
-def _node_lines(space: Specification, row: Row) -> tuple[str, ...]:
+def _node_lines(space: WeightSpace, row: Row) -> tuple[str, ...]:
     times = f" ({len(row.names)} alike)" if len(row.names) > 1 else ""
     inside = "" if row.node.parent is None else f" in each of {row.node.parent}"
     alone = {link.parameter for link in space.links if len(link.ends) == 1}

@@ -6,12 +6,15 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from nfn_monomial.space.axes import Axis, powers
+from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.origin import Loss, Origin
-from nfn_monomial.space.specification import Node, Specification
 from nfn_monomial.symmetry import Symmetry
+
+if TYPE_CHECKING:
+    from nfn_monomial.space.weight_space import WeightSpace
 
 _MOST = 6  # names in a cell, after folding
 _SCREENS = 100  # lines that two screens hold
@@ -58,7 +61,7 @@ def _merged(rows: Iterable[Row], alike: Callable[[Row], Hashable]) -> list[Row]:
     return [Row(*(tuple(itertools.chain.from_iterable(part)) for part in zip(*rows, strict=True))) for rows in groups]
 
 
-def rows_of(space: Specification) -> list[Row]:
+def rows_of(space: WeightSpace) -> list[Row]:
     """The nodes, those of repeated blocks together: alike are those of equal kind whose tensors differ in numbers."""
     tensors: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in space.nodes}
     for piece, axes in space.axes.items():
@@ -164,7 +167,7 @@ def _extent(numbers: Sequence[int | None], unknown: str = "?") -> str:
     return unknown if not known else f"{known[0]}" if len(known) == 1 else f"{known[0]}-{known[-1]}"
 
 
-def explain(space: Specification, origin: Origin | None = None, *, full: bool = False) -> str:
+def explain(space: WeightSpace, origin: Origin | None = None, *, full: bool = False) -> str:
     """See `WeightSpace.explain`."""
     rows = rows_of(space)
     text = _told(space, rows, origin, folded, full=full)
@@ -177,7 +180,7 @@ def explain(space: Specification, origin: Origin | None = None, *, full: bool = 
     return f"{_told(space, outlined(rows), origin, ranges)}\n\n{note}"
 
 
-def _told(space: Specification, rows: Sequence[Row], origin: Origin | None, fold: Fold, *, full: bool = False) -> str:
+def _told(space: WeightSpace, rows: Sequence[Row], origin: Origin | None, fold: Fold, *, full: bool = False) -> str:
     ran = {} if origin is None else {node.name: node.operations for node in origin.nodes}
     table = [("node", "size", "group", "runs through")]
     below: list[list[str]] = [["    its tensors, by their charges"]]
@@ -221,7 +224,7 @@ def _kind(operation: str) -> str:
     return operation.rsplit(": ", 1)[-1]
 
 
-def _headline(space: Specification) -> str:
+def _headline(space: WeightSpace) -> str:
     free = [node for node in space.nodes.values() if node.permutes]
     known = all(node.size is not None for node in space.nodes.values())
     scalings = f", {space.group_dimension} independent scalings" if known else ""

@@ -1,19 +1,19 @@
-"""What layers act on: weight spaces, their groups, and features of networks."""
+"""Weight spaces, their groups, and features of networks: the data that layers act on."""
 
 from .axes import Axis, Charge, Dim, FieldType, Sum, field_name
 from .features import Features, Layout
 from .geometry import SymmetryLike
 from .groups import GroupElement
-from .links import End, Link, SharedScale
+from .links import Link, SharedScale
 from .monomial import MonomialMatrix
-from .specification import Node, Piece, Specification
+from .nodes import Node
+from .places import Piece, Place
 from .weight_space import WeightSpace
 
 __all__ = [
     "Axis",
     "Charge",
     "Dim",
-    "End",
     "Features",
     "FieldType",
     "GroupElement",
@@ -22,8 +22,8 @@ __all__ = [
     "MonomialMatrix",
     "Node",
     "Piece",
+    "Place",
     "SharedScale",
-    "Specification",
     "Sum",
     "SymmetryLike",
     "WeightSpace",

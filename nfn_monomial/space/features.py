@@ -21,7 +21,7 @@ from nfn_monomial.symmetry import Symmetry
 from .axes import Axis, Dim, FieldType, field_name
 
 Content: TypeAlias = tuple[tuple[str, int, int, tuple[Dim, ...]], ...]
-"""Which parameters fields are made of: name, field, first entry there, and dimensions, by name."""
+"""The parameters that fields are made of: name, field, first entry there, and dimensions, sorted by name."""
 
 
 class Layout:
@@ -33,9 +33,9 @@ class Layout:
         types: field types.
         multiplicities: entries per channel of each field (its fixed axes and kernel dimensions, all parameters).
         acting: for each type, the `Symmetry` that each axis feels.
-        content: the parameters in the fields, where they are those of a weight space, so that no other space can take
-            them for its own.
-        felt: for each type, the smallest symmetry that contains what acts on any of its axes.
+        content: the parameters in the fields, where they are those of a weight space, so that no other space takes
+            these fields for the fields of its parameters.
+        felt: for each type, the smallest symmetry that contains the groups on all its axes.
     """
 
     types: tuple[FieldType, ...]
@@ -74,34 +74,34 @@ class Layout:
 
     @property
     def charged(self) -> bool:
-        """Whether scalings or sign flips act on any field."""
+        """True where scalings or sign flips act on any field."""
         return any(felt.flips or felt.scales for felt in self.felt)
 
     def features(self, fields: Mapping[FieldType, Tensor]) -> Features:
         """`Features` from a mapping field type -> tensor ``(B, *node sizes, channels x multiplicity)``."""
         if set(fields) != set(self.types):
             raise InvalidValueError(
-                f"fields {[field_name(t) for t in fields]} given, {[field_name(t) for t in self.types]} expected"
+                f"fields {[field_name(t) for t in fields]} passed, {[field_name(t) for t in self.types]} expected"
             )
         return Features(self, tuple(fields[t] for t in self.types))
 
     def require(self, features: Features, channels: int | None, where: str, like: Tensor | None = None) -> None:
-        """Raise unless ``features`` have this layout and these channels.
+        """Raises unless ``features`` have this layout and these channels.
 
         Args:
-            features: what was given.
-            channels: of them; None for any number.
+            features: `Features`, or anything that a caller takes for them.
+            channels: their number; None for any.
             where: names the caller.
             like: a parameter that they are multiplied by, whose dtype and device they need.
         """
         if not isinstance(features, Features):
             raise InvalidTypeError(f"{where}: Features are expected, found {shown(features)}: space.pack(tensors)")
         if features.layout is not self:
-            found, expected = str(features.layout), str(self)
-            if found == expected:
-                found, expected = (_content_text(layout.content) for layout in (features.layout, self))
+            fields, expected = str(features.layout), str(self)
+            if fields == expected:
+                fields, expected = (_content_text(layout.content) for layout in (features.layout, self))
             raise InvalidValueError(
-                f"{where}: the features are of another weight space: found fields [{found}], expected "
+                f"{where}: the features are of another weight space: found fields [{fields}], expected "
                 f"[{expected}]. Build the layer on the space that packed them (after Canonicalize: space.uncharged())"
             )
         for field_type, multiplicity, tensor in zip(self.types, self.multiplicities, features.tensors, strict=True):
@@ -194,8 +194,25 @@ class Features:
         Raises:
             IndexError: for a number past the end, or anything else, such as an index into other dimensions.
         """
-        picked = index if isinstance(index, slice) else _picked(index, len(self))
-        return self.map(lambda t: t[picked])
+        if isinstance(index, slice):
+            return self.map(lambda t: t[index])
+        count, chosen = len(self), None
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # no index, ragged, or without values
+            is_array = isinstance(index, list) or hasattr(index, "ndim")
+            chosen = torch.as_tensor(index if is_array else operator.index(index))
+            if not chosen.ndim and chosen.dtype in WHOLE and not isinstance(index, bool):
+                number = int(chosen)
+                if not -count <= number < count:
+                    raise InvalidIndexError(f"network {number} of a batch of {count}")
+                return self.map(lambda t: t[number % count : number % count + 1])
+        if chosen is None or chosen.ndim != 1 or chosen.dtype not in (torch.bool, torch.int64, torch.int32):
+            raise InvalidIndexError(f"networks are picked by number, slice, mask or list of numbers, found {index!r}")
+        if chosen.dtype is torch.bool:
+            if len(chosen) != count:
+                raise InvalidIndexError(f"a mask of {len(chosen)} for a batch of {count} networks")
+        elif bool(((chosen < -count) | (chosen >= count)).any()):
+            raise InvalidIndexError(f"networks {shown(chosen.tolist())} of a batch of {count}")
+        return self.map(lambda t: t[chosen])
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Features:
         """Apply ``fn`` to every field. Equivariance is not checked: use `PointwiseActivation` for that."""
@@ -251,26 +268,6 @@ class Features:
     def __repr__(self) -> str:
         shapes = ", ".join(f"[{field_name(t)}] {tuple(x.shape)}" for t, x in self.fields.items())
         return f"Features({shapes})"
-
-
-def _picked(index: Any, count: int) -> Tensor | slice:
-    """Networks of a batch of ``count``, see `Features.__getitem__`."""
-    found = None
-    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # of what is no index, has no values, is ragged
-        found = torch.as_tensor(index if isinstance(index, list) or hasattr(index, "ndim") else operator.index(index))
-        if not found.ndim and found.dtype in WHOLE and not isinstance(index, bool):
-            number = int(found)
-            if -count <= number < count:
-                return slice(number % count, number % count + 1)
-            raise InvalidIndexError(f"network {number} of a batch of {count}")
-    if found is None or found.ndim != 1 or found.dtype not in (torch.bool, torch.int64, torch.int32):
-        raise InvalidIndexError(f"networks are picked by number, slice, mask or list of numbers, found {index!r}")
-    if found.dtype is torch.bool:
-        if len(found) != count:
-            raise InvalidIndexError(f"a mask of {len(found)} for a batch of {count} networks")
-    elif bool(((found < -count) | (found >= count)).any()):
-        raise InvalidIndexError(f"networks {shown(found.tolist())} of a batch of {count}")
-    return found
 
 
 def _flatten(features: Features) -> tuple[list[Tensor], Layout]:

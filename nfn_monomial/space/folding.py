@@ -1,15 +1,15 @@
-"""How tensors of any axes lie in fields: FIXED axes and other dimensions become multiplicity, charges are reduced.
+"""Folding of tensors into fields: FIXED axes and other dimensions become multiplicity, charges are reduced.
 
-Theorem (linear) speaks of fields whose axes the group moves; what it leaves alone is multiplicity. So a weight space
-folds its parameters into the fields of `Features`, and a layer folds features that keep their FIXED axes, such as those
-of neurons, into the fields that it computes with. Both are one mechanism, and exactly invertible.
+Theorem (linear) speaks of fields whose axes the group moves; axes that it leaves alone are multiplicity. So a weight
+space folds its parameters into the fields of `Features`, and a layer folds features that keep their FIXED axes, such as
+neuron features, into the fields that it computes with. Both are one mechanism, and exactly invertible.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,11 +18,13 @@ from nfn_monomial.errors import InvalidValueError
 
 from .axes import Axis, Dim, FieldType, field_name, flatten_dims
 from .features import Features, Layout
-from .specification import Specification
+
+if TYPE_CHECKING:
+    from .weight_space import WeightSpace
 
 
-class Segment(NamedTuple):
-    """Where one tensor lies in its field, and how its dimensions are moved there.
+class FieldSlice(NamedTuple):
+    """The entries of a field in which one tensor lies, and how its dimensions are moved there.
 
     Attributes:
         field: index of its field in the layout.
@@ -42,21 +44,21 @@ class Segment(NamedTuple):
 
 
 class Folding:
-    """Named tensors ``(B, C, *axes)`` as `Features` and back, with one copy of what cannot be a view.
+    """Named tensors ``(B, C, *axes)`` as `Features` and back, copied once where they cannot be views.
 
     Args:
         space: on whose nodes the axes are.
         sources: name -> dimensions of a tensor after batch and channels, products taken apart.
 
     Attributes:
-        layout: of the features; its content says what lies where.
-        segments: the place of each tensor.
+        layout: of the features; its content says which source lies where.
+        slices: the entries of each tensor.
     """
 
-    def __init__(self, space: Specification, sources: Mapping[str, Sequence[Dim]]) -> None:
+    def __init__(self, space: WeightSpace, sources: Mapping[str, Sequence[Dim]]) -> None:
         totals: dict[FieldType, int] = {}
         numbers: dict[FieldType, int] = {}
-        segments, content = [], []
+        slices, content = [], []
         for name, dims in sources.items():
             placed = [_placed(space, dim) for dim in flatten_dims(dims)]
             moving = [i for i, dim in enumerate(placed) if isinstance(dim, Axis)]
@@ -67,47 +69,45 @@ class Folding:
             totals[field_type] = offset + multiplicity
             order = (0, *(2 + moving[i] for i in taken), *(2 + i for i in others), 1)
             back = tuple(order.index(i) for i in range(len(order)))
-            segments.append(Segment(field, offset, multiplicity, tuple(others.values()), order, back))
+            slices.append(FieldSlice(field, offset, multiplicity, tuple(others.values()), order, back))
             if name in space.pieces:
                 content.append((name, field, offset, tuple(_reduced(space, dim) for dim in dims)))
-        self.segments = tuple(segments)
+        self.slices = tuple(slices)
         self._members: list[list[int]] = [[] for _ in totals]
-        for i, segment in enumerate(segments):
-            self._members[segment.field].append(i)
+        for i, part in enumerate(slices):
+            self._members[part.field].append(i)
         acting = tuple(map(space.acting, totals))
         self.layout = Layout(tuple(totals), tuple(totals.values()), acting, tuple(sorted(content)))
 
     def fold(self, tensors: Sequence[Tensor]) -> Features:
         """One tensor for each source, in their order, -> `Features`."""
-        return Features(self.layout, tuple(self._folded(members, tensors) for members in self._members))
-
-    def _folded(self, members: Sequence[int], tensors: Sequence[Tensor]) -> Tensor:
-        parts = []
-        for i in members:
-            segment, x = self.segments[i], tensors[i].permute(self.segments[i].order)
-            if len(segment.others) != 1:
-                lead = x.shape[: x.ndim - 1 - len(segment.others)]
-                x = x.reshape(*lead, segment.multiplicity, x.shape[-1])
-            parts.append(x)
-        # Put together while they are views, so that everything is moved once.
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, -2)).flatten(-2)
+        fields = []
+        for members in self._members:
+            parts = []
+            for i in members:
+                part, x = self.slices[i], tensors[i].permute(self.slices[i].order)
+                if len(part.others) != 1:
+                    lead = x.shape[: x.ndim - 1 - len(part.others)]
+                    x = x.reshape(*lead, part.multiplicity, x.shape[-1])
+                parts.append(x)
+            # Put together while they are views, so that everything is moved once.
+            fields.append((parts[0] if len(parts) == 1 else torch.cat(parts, -2)).flatten(-2))
+        return Features(self.layout, tuple(fields))
 
     def unfold(self, features: Features) -> list[Tensor]:
         """The inverse of `fold`; the tensors may be views."""
-        tensors: list[Tensor] = [features.tensors[0]] * len(self.segments)
+        tensors: list[Tensor] = [features.tensors[0]] * len(self.slices)
         for members, x, total in zip(self._members, features.tensors, self.layout.multiplicities, strict=True):
             channels = x.shape[-1] // total
             # Split, not cut out one by one: backward puts the parts together instead of adding up padded ones.
-            widths = [self.segments[i].multiplicity * channels for i in members]
+            widths = [self.slices[i].multiplicity * channels for i in members]
             for i, part in zip(members, (x,) if len(members) == 1 else torch.split(x, widths, -1), strict=True):
-                others, back = self.segments[i].others, self.segments[i].back
+                others, back = self.slices[i].others, self.slices[i].back
                 tensors[i] = (part.reshape(*part.shape[:-1], *others, channels) if others else part).permute(back)
         return tensors
 
 
-def layout_of(
-    space: Specification, types: Layout | Mapping[FieldType, int] | Iterable[FieldType], fold: bool
-) -> Layout:
+def layout_of(space: WeightSpace, types: Layout | Mapping[FieldType, int] | Iterable[FieldType], fold: bool) -> Layout:
     """See `WeightSpace.layout_of`."""
     if isinstance(types, Layout):
         for field_type in types.types:
@@ -122,7 +122,7 @@ def layout_of(
     return Layout(tuple(total), tuple(total.values()), tuple(map(space.acting, total)))
 
 
-def _require_nodes(space: Specification, axes: FieldType, fixed: bool) -> None:
+def _require_nodes(space: WeightSpace, axes: FieldType, fixed: bool) -> None:
     for axis in axes:
         if axis.node not in space.nodes:
             raise InvalidValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {space}")
@@ -134,17 +134,17 @@ def _require_nodes(space: Specification, axes: FieldType, fixed: bool) -> None:
 
 
 class LayoutFolding:
-    """Features of any layout as those that layers compute with, without FIXED axes and with charges reduced.
+    """Features of any layout as the features that layers compute with, without FIXED axes and with charges reduced.
 
     Args:
         space: on whose nodes the axes are.
-        layout: of the features outside; where nothing is to be folded, it is the layout inside as well.
+        layout: of the features outside; the layout inside is the same where nothing is to be folded.
 
     Attributes:
         inner: the layout inside.
     """
 
-    def __init__(self, space: Specification, layout: Layout) -> None:
+    def __init__(self, space: WeightSpace, layout: Layout) -> None:
         self.outer = self.inner = layout
         self._folding: Folding | None = None
         moves = all(space.lies_in_fields(axis.node) for t in layout.types for axis in t)
@@ -155,7 +155,7 @@ class LayoutFolding:
 
     @property
     def folds(self) -> bool:
-        """Whether the layout inside is another one than outside."""
+        """True where the layout inside is another one than outside."""
         return self._folding is not None
 
     def fold(self, features: Features) -> Features:
@@ -172,7 +172,7 @@ class LayoutFolding:
         return Features(self.outer, tuple(x.movedim(1, -1).flatten(-2) for x in self._folding.unfold(features)))
 
 
-def _placed(space: Specification, dim: Axis | int) -> Axis | int:
+def _placed(space: WeightSpace, dim: Axis | int) -> Axis | int:
     """A dimension as it lies in a field: a FIXED axis is nothing but a size."""
     if isinstance(dim, int) or space.lies_in_fields(dim.node):
         return dim
@@ -181,7 +181,7 @@ def _placed(space: Specification, dim: Axis | int) -> Axis | int:
     return size
 
 
-def _reduced(space: Specification, dim: Dim) -> Dim:
+def _reduced(space: WeightSpace, dim: Dim) -> Dim:
     """The same with its charge reduced, for telling whether two spaces mean the same by their features."""
     parts = [_placed(space, part) for part in flatten_dims((dim,))]
     reduced = tuple(

@@ -11,7 +11,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry, parity_of
 
 from .axes import Axis, Charge, Dim
-from .specification import Node
+from .nodes import Node
 
 SymmetryLike: TypeAlias = Symmetry | Activation
 
@@ -69,7 +69,7 @@ def sequential_geometry(
     positions: Mapping[int, int] | None,
     names: Sequence[tuple[str, str | None]] | None,
 ) -> tuple[dict[str, Node], dict[str, tuple[Dim, ...]], str]:
-    """Nodes, parameters and what to call them; see `WeightSpace.sequential`."""
+    """Nodes, parameters and the label of a chain; see `WeightSpace.sequential`."""
     depth = len(sizes) - 1
     hidden = _one_per(symmetry, depth - 1, "hidden node")
     has_bias = [bias] * depth if isinstance(bias, bool) else list(bias)
@@ -95,7 +95,7 @@ def sequential_geometry(
 
 
 class Acting(NamedTuple):
-    """What acts on hidden neurons in front of an activation: gauges, and the charges of what writes and reads them."""
+    """The gauges of neurons before an activation, and the charges of the rows and columns at them."""
 
     gauges: tuple[Symmetry, ...]
     rows: Charge = 1
@@ -103,9 +103,9 @@ class Acting(NamedTuple):
 
 
 def acting_before(value: SymmetryLike) -> Acting:
-    """Of an activation, or of a symmetry that is meant to act.
+    """The gauges and charges of an activation, or of a symmetry that is meant to act.
 
-    Where factors do not come out of the activation as they went in, a first gauge without any says which way the
+    Where factors do not come out of an activation as they went in, a first gauge, PERMUTATION, says which way the
     network runs.
     """
     if isinstance(value, Symmetry) or (isinstance(value, str) and value.upper() in Symmetry.__members__):

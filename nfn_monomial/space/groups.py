@@ -1,10 +1,10 @@
-"""What acts on a whole network: a monomial matrix for every node (paper Sec. 4.2)."""
+"""Elements of the group that acts on a whole network: a monomial matrix for every node (paper Sec. 4.2)."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor
 from nfn_monomial.checks import checked, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .axes import Axis, FieldType, field_name, flatten_dims, paths_of
+from .axes import field_name, flatten_dims
 from .features import Features, Layout
 from .monomial import MonomialMatrix, within_range
+from .nodes import Node
 from .packing import concrete, cut, joined, sizes_in
-from .specification import Node, Specification
+from .places import Place
+from .weight_space import WeightSpace
 
 
 class GroupElement:
@@ -27,9 +29,9 @@ class GroupElement:
 
     Args:
         space: the weight space whose group it belongs to.
-        matrices: node name -> matrix. Nodes left out get the identity. That of a nested node is on all its neurons,
-            those of its parent's first neuron first, and leaves each among the neurons of its parent's neuron: what
-            moves those moves these along.
+        matrices: node name -> matrix. Nodes left out get the identity. The matrix of a nested node is on all its
+            neurons, those in the parent's first neuron first, and leaves each in the same neuron of the parent; when
+            those move, it moves along.
 
     Raises:
         ValueError: if a matrix is not in the group of its node (a negative scale for SCALE, any scale for
@@ -39,7 +41,7 @@ class GroupElement:
     __array_ufunc__: None = None  # or numpy would take a product with an array apart
 
     @checked
-    def __init__(self, space: Specification, matrices: Mapping[str, MonomialMatrix]) -> None:
+    def __init__(self, space: WeightSpace, matrices: Mapping[str, MonomialMatrix]) -> None:
         for name, matrix in matrices.items():
             if name not in space.nodes:
                 raise InvalidValueError(f"no node {name!r} in {space}; nodes: {', '.join(space.nodes)}")
@@ -47,8 +49,19 @@ class GroupElement:
         self.space = space
         self.matrices = dict(matrices)
         for name, matrix in matrices.items():
-            if space.nodes[name].parent is not None:
-                _require_nested(name, matrix, self._blocks(name))
+            if space.nodes[name].parent is None:
+                continue
+            blocks = self._blocks(name)
+            if matrix.size % blocks:
+                raise InvalidValueError(
+                    f"node {name!r} has {matrix.size} neurons, which do not lie evenly in {blocks} of its parent"
+                )
+            size = matrix.size // blocks
+            known = matrix.permutes and concrete((matrix.permutation,))
+            if known and not torch.equal(matrix.permutation // size, matrix.places // size):
+                raise InvalidValueError(
+                    f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in"
+                )
 
     def __matmul__(self, other: GroupElement) -> GroupElement:
         if not isinstance(other, GroupElement):
@@ -73,7 +86,7 @@ class GroupElement:
         return GroupElement(self.space, inverted)
 
     def _motion(self, name: str, count: int) -> MonomialMatrix | None:
-        """How a node's ``count`` neurons move along with those that they are nested in; None where they do not."""
+        """The motion of a node's ``count`` neurons along with those that they are nested in; None without any."""
         parent = self.space.nodes[name].parent
         if parent is None:
             return None
@@ -84,21 +97,30 @@ class GroupElement:
                     f"{self.space}: the element has a matrix for {name!r} and {above!r}, none for {parent!r}"
                 )
             return None
-        own = self.matrices[parent].motion
-        along = self._motion(parent, own.size)
-        return (own if along is None else own @ along).lifted(count // own.size)
+        motion = self.matrices[parent].motion
+        along = self._motion(parent, motion.size)
+        return (motion if along is None else motion @ along).lifted(count // motion.size)
 
     def proper(self) -> GroupElement:
         """The element with every matrix moved off the identity: it permutes (n > 1) and has both signs (n > 1)."""
-        return GroupElement(
-            self.space,
-            {name: _proper(m, self.space.nodes[name], self._blocks(name)) for name, m in self.matrices.items()},
-        )
+        matrices = {}
+        for name, m in self.matrices.items():
+            node, permutation = self.space.nodes[name], m.permutation.clone()
+            if node.permutes:
+                trivial = (permutation == m.places).all(-1, keepdim=True)
+                permutation = torch.where(trivial, _rolled(permutation, self._blocks(name)), permutation)
+            scales = [scale.clone() for scale in m.scales]
+            for gauge, scale in zip(node.gauges, scales, strict=True):
+                if gauge.flips:
+                    one_sign = (scale > 0).all(-1) if m.size == 1 else (scale > 0).all(-1) | (scale < 0).all(-1)
+                    scale[..., 0] = torch.where(one_sign, -scale[..., 0], scale[..., 0])
+            matrices[name] = MonomialMatrix(scales, permutation)
+        return GroupElement(self.space, matrices)
 
     def cyclic(self) -> GroupElement:
-        """The element with permutations that leave no part of a node's neurons in its place: one cycle of them all.
+        """The element with permutations that leave no part of a node's neurons in its place: one cycle of all of them.
 
-        Those of a nested node, in each of its parent's neurons.
+        The neurons of a nested node are permuted in one cycle in each neuron of the parent.
         """
         matrices = {}
         for name, m in self.matrices.items():
@@ -108,7 +130,7 @@ class GroupElement:
         return GroupElement(self.space, matrices)
 
     def _blocks(self, name: str) -> int:
-        """In how many of its parent's neurons a node's neurons lie."""
+        """Number of the parent's neurons in which a node's neurons lie."""
         above = self.space.nodes[name].parent
         if above in self.matrices:
             return self.matrices[above].size
@@ -124,42 +146,45 @@ class GroupElement:
         Args:
             tensors: parameter name -> tensor ``(..., *shape)`` with any leading dimensions (a state dict, or a
                 batch ``(B, C, *shape)``), or `Features`. For a batch of elements, dimension 0 is the batch.
-                Names that are no parameters of the space are passed through, but for other names of tied ones. So
+                Names that are no parameters of the space are passed through, except for other names of tied ones. So
                 parameters that the module does not read on its example, such as the heads of other tasks, stay as they
-                are: where they read neurons that are moved, what the module answers by them changes.
+                are: if they read neurons that are moved, the outputs of these heads change.
 
         Returns:
-            The same kind of thing; the input is not written to.
+            Features or named tensors, as the input; it is not written to.
 
         Raises:
             ValueError: for sizes that do not fit, naming the tensor; for float16 tensors, where an entry would be
                 larger than float16 holds and values can be looked at.
         """
         if isinstance(tensors, Features):
-            self._require_own(tensors.layout)
-            fields = tensors.fields.items()
-            return Features(tensors.layout, tuple(self._act_field(field, x) for field, x in fields))
+            self._require_layout(tensors.layout)
+            moved_fields = []
+            for field, x in tensors.fields.items():
+                move = functools.partial(self._moved, places=self.space.places_of(field), leading=1)
+                moved_fields.append(within_range(f"[{field_name(field)}]", x, move))
+            return Features(tensors.layout, tuple(moved_fields))
         if not isinstance(tensors, Mapping):
             raise InvalidTypeError(f"named tensors or Features are expected, found {shown(tensors)}")
         out = {}
-        moved: dict[tuple[str, int], Tensor] = {}  # what is one tensor under two names stays one
+        moved: dict[tuple[str, int], Tensor] = {}  # one tensor under two names stays one
         for name, tensor in tensors.items():
-            own = self.space.ties.get(name, name)
-            if own in self.space.parameters and (own, id(tensor)) not in moved:
-                moved[own, id(tensor)] = self._act_parameter(own, tensor)
-            out[name] = moved.get((own, id(tensor)), tensor)
+            parameter = self.space.ties.get(name, name)
+            if parameter in self.space.parameters and (parameter, id(tensor)) not in moved:
+                moved[parameter, id(tensor)] = self._act_parameter(parameter, tensor)
+            out[name] = moved.get((parameter, id(tensor)), tensor)
         return out
 
-    def _require_own(self, layout: Layout) -> None:
-        """Raise for features of another space: fields that look alike do not make their neurons the same."""
-        if layout is getattr(self.space, "layout", None):
+    def _require_layout(self, layout: Layout) -> None:
+        """Raises for features of another space: fields that look alike do not make their neurons the same."""
+        if layout is self.space.layout:
             return
         nodes, axes = self.space.nodes, self.space.axes
         named = {name: flatten_dims(dims) for name, _, _, dims in layout.content}
         fits = not named or ({n: len(dims) for n, dims in named.items()} == {n: len(dims) for n, dims in axes.items()})
         for name in named if fits else ():
-            for found, own in zip(named[name], axes[name], strict=True):
-                fits = fits and (isinstance(found, int) or isinstance(own, int) or found.node == own.node)
+            for axis, expected in zip(named[name], axes[name], strict=True):
+                fits = fits and (isinstance(axis, int) or isinstance(expected, int) or axis.node == expected.node)
         for field_type, acting in zip(layout.types, layout.acting, strict=True):
             for axis, felt in zip(field_type, acting, strict=True):
                 fits = fits and axis.node in nodes and nodes[axis.node].acting(axis.charge) <= felt
@@ -168,9 +193,6 @@ class GroupElement:
                 f"an element of the group of {self.space} cannot act on features of another space, [{layout}]: sample "
                 "it from the space that packed them"
             )
-
-    def _act_field(self, field: FieldType, x: Tensor) -> Tensor:
-        return within_range(f"[{field_name(field)}]", x, lambda wide: self._moved(wide, field, behind=1))
 
     def _act_parameter(self, name: str, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, Tensor) or not is_dense(tensor) or not tensor.is_floating_point():
@@ -184,70 +206,57 @@ class GroupElement:
         sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), self.sizes)
 
         def move(x: Tensor) -> Tensor:
-            parts = {piece: self._moved(x, self.space.axes[piece]) for piece, x in cut(self.space, name, x, sizes)}
-            return joined(self.space, name, parts, sizes)
+            pieces = cut(self.space, name, x, sizes)
+            moved = {piece: self._moved(part, self.space.pieces[piece].places, lead) for piece, part in pieces}
+            return joined(self.space, name, moved, sizes)
 
         return within_range(name, tensor, move)
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes of the nodes that matrices or the space tell."""
+        """Sizes of the nodes that are known from the matrices or the space."""
         nesting = self.space.nesting
         fixed = {n: node.size for n, node in self.space.nodes.items() if not node.permutes and node.size is not None}
-        told = {*fixed, *self.matrices}
-        return fixed | {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in told}
+        known = {*fixed, *self.matrices}
+        return fixed | {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in known}
 
-    def _moved(self, x: Tensor, axes: Sequence[Axis | int], behind: int = 0) -> Tensor:
-        """``x``, whose last dimensions are ``axes``, with ``behind`` more behind them."""
-        first = x.ndim - behind - len(axes)
-        for i, (axis, path) in enumerate(zip(axes, paths_of(axes, self.space.nesting), strict=True)):
-            if isinstance(axis, int) or axis.node not in self.matrices:
+    def _moved(self, x: Tensor, places: Iterable[Place], leading: int) -> Tensor:
+        """A tensor ``(*leading, *axes, ..)`` with the matrix of each of these places on its axis."""
+        for place in places:
+            if place.node not in self.matrices:
                 continue
-            matrix = self.matrices[axis.node]
-            if len(path) == 1:
-                x = matrix.moved(x, first + i, axis.charge)
+            matrix, dims = self.matrices[place.node], place.dims(leading)
+            if len(dims) == 1:
+                x = matrix.moved(x, dims[0], place.charge)
                 continue
-            # All that a neuron is nested in has moved: its own matrix acts on all neurons together.
-            dims, at = [first + j for j in path], list(range(first, first + len(path)))
-            together = x.movedim(dims, at)
-            flat = matrix.moved(together.flatten(at[0], at[-1]), first, axis.charge)
-            x = flat.reshape(together.shape).movedim(at, dims)
+            # All that a neuron is nested in has moved already: its own matrix acts on all neurons together.
+            front = tuple(range(leading, leading + len(dims)))
+            together = x.movedim(dims, front)
+            flat = matrix.moved(together.flatten(front[0], front[-1]), leading, place.charge)
+            x = flat.reshape(together.shape).movedim(front, dims)
         return x
 
     def __repr__(self) -> str:
         return f"GroupElement({self.space}, {self.matrices})"
 
 
-def random_element(space: Specification, sizes: Mapping[str, int | None], **options: Any) -> GroupElement:
-    """See `WeightSpace.sample`; options are those of `MonomialMatrix.random`."""
+def random_element(space: WeightSpace, sizes: Mapping[str, int | None], **options: Any) -> GroupElement:
+    """A random element, see `WeightSpace.sample`; options are those of `MonomialMatrix.random`."""
     matrices = {}
     for name, node in ((n, node) for n, node in space.nodes.items() if node.permutes):
         above = space.ancestry(name)
         for needed in above:
             if sizes[needed] is None:
                 raise InvalidValueError(f"size of node {needed!r} is not known; give sizes={{{needed!r}: n}}")
-        *outer, own = (sizes[needed] or 0 for needed in above)
+        *outer, size = (sizes[needed] or 0 for needed in above)
         blocks = math.prod(outer)
-        matrices[name] = MonomialMatrix.random(blocks * own, node.gauges, blocks=blocks, **options)
+        matrices[name] = MonomialMatrix.random(blocks * size, node.gauges, blocks=blocks, **options)
     return GroupElement(space, matrices)
 
 
 def _rolled(permutation: Tensor, blocks: int) -> Tensor:
-    """What each neuron's neighbour has, in each of some blocks."""
+    """The entries of each neuron's neighbour, in each of some blocks."""
     return permutation.view(*permutation.shape[:-1], blocks, -1).roll(1, -1).flatten(-2)
-
-
-def _proper(matrix: MonomialMatrix, node: Node, blocks: int) -> MonomialMatrix:
-    permutation = matrix.permutation.clone()
-    if node.permutes:
-        trivial = (permutation == matrix.places).all(-1, keepdim=True)
-        permutation = torch.where(trivial, _rolled(permutation, blocks), permutation)
-    scales = [scale.clone() for scale in matrix.scales]
-    for gauge, scale in zip(node.gauges, scales, strict=True):
-        if gauge.flips:
-            one_sign = (scale > 0).all(-1) if matrix.size == 1 else (scale > 0).all(-1) | (scale < 0).all(-1)
-            scale[..., 0] = torch.where(one_sign, -scale[..., 0], scale[..., 0])
-    return MonomialMatrix(scales, permutation)
 
 
 def _require_member(name: str, matrix: MonomialMatrix, node: Node) -> None:
@@ -266,16 +275,3 @@ def _require_member(name: str, matrix: MonomialMatrix, node: Node) -> None:
         if not gauge.scales and not bool((scale.abs() == 1).all()):
             allowed = "+1 or -1" if gauge.flips else "1"
             raise InvalidValueError(f"node {name!r} has symmetry {gauge}: scales must be {allowed}, found others")
-
-
-def _require_nested(name: str, matrix: MonomialMatrix, blocks: int) -> None:
-    if matrix.size % blocks:
-        raise InvalidValueError(
-            f"node {name!r} has {matrix.size} neurons, which do not lie evenly in {blocks} of its parent"
-        )
-    size = matrix.size // blocks
-    known = matrix.permutes and concrete((matrix.permutation,))
-    if known and not torch.equal(matrix.permutation // size, matrix.places // size):
-        raise InvalidValueError(
-            f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in"
-        )

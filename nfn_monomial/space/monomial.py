@@ -1,4 +1,4 @@
-"""Monomial matrices: what acts on the neurons of one node (paper Sec. 3.1)."""
+"""Monomial matrices: the group elements that act on the neurons of one node (paper Sec. 3.1)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class MonomialMatrix:
 
     Attributes:
         scales: one diagonal for each gauge.
-        permutation: as given.
-        permutes: as given.
+        permutation: the argument.
+        permutes: the argument.
 
     Raises:
         ValueError: if the shapes differ; or, where values can be looked at (not under ``torch.compile``, ``torch.func``
@@ -114,14 +114,14 @@ class MonomialMatrix:
         """A random element of the group ``symmetry`` on ``n`` neurons.
 
         Permutations and signs are uniform. Scales are uniform in ``scale_range = (lo, hi)`` as in the paper
-        (Sec. 6.1), or log-normal (``exp`` of a standard normal) where no range is given.
+        (Sec. 6.1), or log-normal (``exp`` of a standard normal) without a range.
 
         Args:
             n: number of neurons.
             symmetry: the group; or those of several gauges, over one permutation.
             scale_range: bounds of the scales' size, ``0 < lo <= hi``.
             blocks: how many parts of equal size the neurons lie in, in order; they are permuted inside of these.
-            batch: if given, that many independent elements in one batched matrix.
+            batch: number of independent elements in one batched matrix; None for a single one.
             generator: source of randomness, on ``device``.
             dtype: of the scales; float64 keeps inverses exact to 1e-16.
             device: where to create it.
@@ -162,7 +162,7 @@ class MonomialMatrix:
         return MonomialMatrix(torch.ones_like(self.scales[0]), self.permutation, self.permutes)
 
     def lifted(self, size: int) -> MonomialMatrix:
-        """How the neurons nested in these move along with them, ``size`` in each: as blocks, without a scale."""
+        """The motion of neurons nested in these, ``size`` in each: they move along as blocks, without a scale."""
         inside = torch.arange(size, device=self.permutation.device)
         permutation = (self.permutation.unsqueeze(-1) * size + inside).flatten(-2)
         return MonomialMatrix(torch.ones_like(permutation, dtype=self.scales[0].dtype), permutation, self.permutes)
@@ -214,12 +214,12 @@ class MonomialMatrix:
         return MonomialMatrix([d.expand(shape).gather(-1, source) for d in self.scales], permutation, self.permutes)
 
     def factor(self, charge: Charge) -> Tensor | None:
-        """What multiplies an axis of this charge, the product of the gauges' powers; None where that is 1."""
-        found: Tensor | None = None
+        """The factor of an axis of this charge, the product of the gauges' powers; None where it is 1."""
+        product: Tensor | None = None
         for scale, q in zip(self.scales, (*powers(charge), *[0] * len(self.scales)), strict=False):
             if q:
-                found = scale.pow(q) if found is None else found * scale.pow(q)
-        return found
+                product = scale.pow(q) if product is None else product * scale.pow(q)
+        return product
 
     @checked
     def act(self, x: Tensor, dim: int, charge: Charge = 1) -> Tensor:
@@ -243,7 +243,7 @@ class MonomialMatrix:
         return within_range("the tensor", x, lambda wide: self.moved(wide, dim % x.ndim, charge))
 
     def moved(self, x: Tensor, dim: int, charge: Charge) -> Tensor:
-        """The same of a dense tensor along a dimension and with a charge that it has, whatever float16 holds."""
+        """`act` on a dense tensor, whose dimension and charge are known to fit, without the check of float16."""
         if x.device != self.permutation.device or (x.dtype not in FLOATING and x.is_floating_point()):
             raise InvalidTypeError(
                 f"MonomialMatrix.act: a matrix on {self.permutation.device} cannot act on {shown(x)}; convert it"
@@ -280,7 +280,7 @@ class MonomialMatrix:
 
 
 def require_range(scale_range: tuple[float, float] | None) -> None:
-    """Raise unless scales may be drawn from it."""
+    """Raises unless scales may be drawn from this range."""
     if scale_range is not None and not 0 < scale_range[0] <= scale_range[1] < float("inf"):
         raise InvalidValueError(
             f"scale_range must be 0 < lo <= hi < inf, found {scale_range}: scales are positive; sign flips "
@@ -289,7 +289,7 @@ def require_range(scale_range: tuple[float, float] | None) -> None:
 
 
 def within_range(name: str, x: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
-    """``move(x)``. Of float16, which ends at 65504, in float32, so that only the result need be representable."""
+    """``move(x)``; float16, which ends at 65504, is moved in float32, so that only the result need be representable."""
     if x.dtype != torch.float16:
         return move(x)
     moved = move(wide(x)).to(x.dtype)

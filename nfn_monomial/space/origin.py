@@ -1,4 +1,4 @@
-"""Where a derived weight space comes from: what its nodes run through, and which symmetries were lost where."""
+"""The origin of a derived weight space: what its nodes run through, and which symmetries were lost where."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Part(NamedTuple):
     """One factor of a group.
 
     Attributes:
-        node: on whose neurons it acts; the name of a piece, for what does not matter to the function.
-        kind: what it does to them; ``"dead"`` are random numbers in place of that piece.
+        node: on whose neurons it acts; the name of a piece that does not matter to the function, for ``"dead"``.
+        kind: the factor of the group; ``"dead"`` replaces that piece by random numbers.
         gauge: number of the node's gauge, for scales and signs.
     """
 
@@ -28,8 +28,8 @@ class NodeReport:
 
     Attributes:
         name: of the node.
-        size: number of its own items.
-        gauges: what acts on each of them.
+        size: number of its neurons; in each neuron of its parent, where it is nested.
+        gauges: of the node.
         parent: the node that it is nested in.
         tensors: names of parameters with an axis on it.
         operations: what it runs through, in order: ``"module.path: operator"``.
@@ -77,11 +77,11 @@ class Dead:
 
 @dataclass(frozen=True)
 class Origin:
-    """What deriving and testing a space said of it, for `WeightSpace.explain`.
+    """Everything that deriving and testing a space has shown, for `WeightSpace.explain`.
 
     Attributes:
         nodes: in the order of execution.
-        losses: what the nodes have lost to which operation.
+        losses: symmetries that nodes do not have, and the operations that cost them.
         dead: parameters that do not matter.
         unknown: operators without a rule, whose axes are FIXED: ``register_operator`` adds one.
         short: operations of which the example is too short to tell what they do: ``"module.path: operator"``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,31 +13,33 @@ from torch import Tensor, nn
 from nfn_monomial.checks import FLOATING, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .axes import Axis, Dim, Sum, segments_of, size_of, sums_in
-from .specification import Specification
+from .axes import Axis, Dim, Sum, factors_of, flatten_dims, segments_of, size_of, sums_in
+
+if TYPE_CHECKING:
+    from .weight_space import WeightSpace
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a look at values waits for no device."""
+    """True where values can be looked at without waiting for a device."""
     return isinstance(tensors, Mapping) and all(isinstance(t, Tensor) and t.is_cpu for t in tensors.values())
 
 
-def pieces(space: Specification, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
+def pieces(space: WeightSpace, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """Parameters ``(..., *shape)`` as pieces ``(..., *axes)``: sums cut, products taken apart, in ``space.axes``."""
     return {name: x for parameter in space.parameters for name, x in cut(space, parameter, tensors[parameter], sizes)}
 
 
-def whole(space: Specification, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
+def whole(space: WeightSpace, pieces: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """The inverse of `pieces`."""
-    return {name: joined(space, name, found, sizes) for name in space.parameters}
+    return {name: joined(space, name, pieces, sizes) for name in space.parameters}
 
 
-def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
+def cut(space: WeightSpace, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of one parameter's pieces, see `pieces`."""
-    if parameter in space.uncut:
+    dims = space.parameters[parameter]
+    if space.axes.get(parameter) == dims:
         yield parameter, tensor
         return
-    dims = space.parameters[parameter]
     lead, parts = tensor.ndim - len(dims), [tensor]
     for at, dim in enumerate(dims, lead):
         parts = [part for x in parts for part in parted(x, at, dim, sizes)]
@@ -45,13 +48,13 @@ def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str
         yield name, x.reshape((*x.shape[:lead], *shape))
 
 
-def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
+def joined(space: WeightSpace, parameter: str, pieces: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
     """The inverse of `cut`."""
-    if parameter in space.uncut:
-        return found[parameter]
+    if space.axes.get(parameter) == space.parameters[parameter]:
+        return pieces[parameter]
     parts = []
     for name in space.pieces_of[parameter]:
-        x = found[name]
+        x = pieces[name]
         parts.append(x.reshape((*x.shape[: x.ndim - len(space.axes[name])], *space.shape_of(name, sizes))))
     # The segments of the last dimension count up first, so that is put together first.
     dims, lead = space.parameters[parameter], parts[0].ndim - len(space.parameters[parameter])
@@ -70,11 +73,11 @@ def parted(x: Tensor, at: int, dim: Dim, sizes: Mapping[str, int]) -> list[Tenso
     lengths = [size_of(part, sizes) // lead for part in dim.parts]
     rows = torch.split(_beside(x, at, lead), lengths, at + 1)
     parts = zip(rows, dim.parts, strict=True)
-    return [found for row, part in parts for found in parted(row.flatten(at, at + 1), at, part, sizes)]
+    return [x for row, part in parts for x in parted(row.flatten(at, at + 1), at, part, sizes)]
 
 
 def _unsplit(left: Iterator[Tensor], at: int, dim: Dim, sizes: Mapping[str, int]) -> Tensor:
-    """The inverse of `parted`, which takes from the left as many as it needs."""
+    """The inverse of `parted`, which takes as many tensors from the left as it needs."""
     if not isinstance(dim, Sum):
         return next(left)
     parts = [_unsplit(left, at, part, sizes) for part in dim.parts]
@@ -87,37 +90,32 @@ def _beside(x: Tensor, at: int, lead: int) -> Tensor:
     return x.reshape((*x.shape[:at], lead, x.shape[at] // lead, *x.shape[at + 1 :]))
 
 
-def without_dead(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+def without_dead(space: WeightSpace, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
     """One parameter with zeros in the pieces that do not matter to the function."""
     if not any(name in space.dead for name in space.pieces_of[parameter]):
         return tensor
-    found = {n: torch.zeros_like(x) if n in space.dead else x for n, x in cut(space, parameter, tensor, sizes)}
-    return joined(space, parameter, found, sizes)
+    alive = {n: torch.zeros_like(x) if n in space.dead else x for n, x in cut(space, parameter, tensor, sizes)}
+    return joined(space, parameter, alive, sizes)
 
 
-def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at.
+def check_tensors(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Checks names, dtypes, ranks and sizes, and returns the size of every node seen. Values are not looked at.
 
-    Tensors that look like those that passed last pass at once: a training run's batches are alike.
+    Tensors of the same names, shapes, dtypes and devices as those that passed last pass at once: the batches of a
+    training run are alike.
     """
-    looks, (passed, sizes) = _looks(tensors), space.passed  # read once: threads may share a space
-    if looks is None or looks != passed:
+    passed, sizes = space.passed  # read once: threads may share a space
+    comparable = not torch.compiler.is_compiling() and isinstance(tensors, dict)
+    if not comparable or not all(type(x) in (Tensor, nn.Parameter) and is_dense(x) for x in tensors.values()):
+        return dict(_checked(space, tensors))
+    kinds = [(name, x.shape, x.dtype, x.device) for name, x in tensors.items()]
+    if kinds != passed:
         sizes = _checked(space, tensors)
-        if looks is not None:
-            space.passed = looks, sizes
+        space.passed = kinds, sizes
     return dict(sizes)
 
 
-def _looks(tensors: Mapping[str, Tensor]) -> list[tuple[object, ...]] | None:
-    """All that is checked; None where it cannot be compared with another time: while compiling, for odd tensors."""
-    if torch.compiler.is_compiling() or not isinstance(tensors, dict):
-        return None
-    if not all(type(x) in (Tensor, nn.Parameter) and is_dense(x) for x in tensors.values()):
-        return None
-    return [(name, x.shape, x.dtype, x.device) for name, x in tensors.items()]
-
-
-def _checked(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+def _checked(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     if not isinstance(tensors, Mapping):
         raise InvalidTypeError(
             f"named tensors are expected, parameter name -> tensor, found {type(tensors).__name__}; of Features, "
@@ -159,31 +157,28 @@ def _checked(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, i
             )
         if not lead[1]:
             raise InvalidValueError(f"{name} has shape {tuple(x.shape)}: no channels; at least one is needed")
-    sizes, seen_in = _read_sizes(space, {name: tensors[name].shape[2:] for name in space.parameters}, _fixed(space))
+    fixed = {name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None}
+    sizes, seen_in = _read_sizes(space, {name: tensors[name].shape[2:] for name in space.parameters}, fixed)
     for name in space.parameters:
         require_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
     return sizes
 
 
-def _fixed(space: Specification) -> dict[str, int]:
-    return {name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None}
-
-
 def _read_sizes(
-    space: Specification, shapes: Mapping[str, Sequence[int]], known: Mapping[str, int]
+    space: WeightSpace, shapes: Mapping[str, Sequence[int]], known: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Node -> size, and -> the parameter it was read off, of shapes without batch and channels.
 
-    A product of several nodes waits until all but one are known; where it waits in vain, declared sizes count. So they
-    do of nodes that lie in sums alone.
+    A product of several nodes waits until all but one are known; if it waits in vain, declared sizes count. They also
+    count for nodes that lie in sums alone.
     """
     sizes: dict[str, int] = dict(known)
     seen_in: dict[str, str] = {}
     waiting = [
-        (name, segments[0], extent)
+        (name, flatten_dims((dim,)), extent)
         for name, shape in shapes.items()
-        for segments, extent in zip(space.concatenated[name], shape, strict=True)
-        if len(segments) == 1
+        for dim, extent in zip(space.parameters[name], shape, strict=True)
+        if len(segments_of(dim)) == 1
     ]
     while waiting:
         later: list[tuple[str, tuple[Axis | int, ...], int]] = []
@@ -202,20 +197,19 @@ def _read_sizes(
             sizes.update(list(declared.items())[:1])
         waiting = later
     for name in shapes:
-        for node in _nodes_in(segments for segments in space.concatenated[name] if len(segments) > 1):
+        for node in _nodes_in(dim for dim in space.parameters[name] if len(segments_of(dim)) > 1):
             if (size := space.nodes[node].size) is not None:
                 sizes.setdefault(node, size)
     return sizes, seen_in
 
 
-def _nodes_in(dims: Iterable[Sequence[tuple[Axis | int, ...]]]) -> list[str]:
+def _nodes_in(dims: Iterable[Dim]) -> list[str]:
     """The nodes that some dimensions lie on."""
-    parts = itertools.chain.from_iterable(itertools.chain.from_iterable(dims))
-    return list(dict.fromkeys(part.node for part in parts if isinstance(part, Axis)))
+    return list(dict.fromkeys(factor.node for factor in factors_of(dims) if isinstance(factor, Axis)))
 
 
 def require_finite(tensors: Mapping[str, Tensor]) -> None:
-    """Raise ValueError naming the first parameter and network that hold NaN or infinity, where values can be seen."""
+    """Raises ValueError naming the first parameter and network that hold NaN or infinity, where values can be seen."""
     if not concrete(tensors.values()) or not all(t.numel() for t in tensors.values()):
         return
     # One read of the data and one synchronisation: NaN and infinities survive minimum and maximum.
@@ -231,14 +225,14 @@ def require_finite(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def sizes_in(space: Specification, name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> dict[str, int]:
+def sizes_in(space: WeightSpace, name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> dict[str, int]:
     """Sizes of the nodes of one parameter, of which some are known; the others are read off its shape, checked.
 
     Args:
         space: the weight space.
         name: the parameter.
         shape: of its tensor, without batch and channels.
-        sizes: node sizes known so far; where several are not known in one dimension, those that the space declares.
+        sizes: node sizes known so far; where several are not known in one dimension, the sizes that the space declares.
     """
     known, _ = _read_sizes(space, {name: shape}, sizes)
     require_shape(space, name, shape, known)
@@ -246,13 +240,13 @@ def sizes_in(space: Specification, name: str, shape: tuple[int, ...], sizes: Map
 
 
 def require_shape(
-    space: Specification,
+    space: WeightSpace,
     name: str,
     shape: tuple[int, ...],
     sizes: Mapping[str, int],
     seen_in: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise unless a parameter has this shape, without batch and channels, for these node sizes."""
+    """Raises unless a parameter has this shape, without batch and channels, for these node sizes."""
 
     def reason(part: Axis | int, alone: bool) -> str:
         if isinstance(part, int):
@@ -262,9 +256,9 @@ def require_shape(
         source = f" in {seen_in[part.node]}" if seen_in and part.node in seen_in else ""
         return f"axis '{part.node}' is {sizes[part.node]}{source}"
 
-    dims = space.parameters[name]
-    for number, (extent, dim, segments) in enumerate(zip(shape, dims, space.concatenated[name], strict=True)):
-        unknown = [node for node in _nodes_in([segments]) if node not in sizes]
+    for number, (extent, dim) in enumerate(zip(shape, space.parameters[name], strict=True)):
+        segments = segments_of(dim)
+        unknown = [node for node in _nodes_in([dim]) if node not in sizes]
         if unknown and len(segments) > 1:
             raise InvalidValueError(
                 f"{name} has shape {shape} (after batch and channels): dimension {number} is a sum, "
@@ -279,13 +273,13 @@ def require_shape(
                 f"{space.describe(name, sizes)}: {' plus '.join(reasons)}, and {extent} here. Was this network made "
                 f"with a different width or kernel? Space: {space}"
             )
-        for lead, part in [(found.lead, part) for found in sums_in(dim) for part in segments_of(found)]:
+        for lead, part in [(inner.lead, part) for inner in sums_in(dim) for part in segments_of(inner)]:
             if size_of(lead, sizes) not in {size_of(part[:n], sizes) for n in range(len(part) + 1)}:
                 raise InvalidValueError(f"{name}: {part} begins with nothing of the size of {lead}, shared by its sum")
 
 
 def concrete(tensors: Iterable[Tensor]) -> bool:
-    """Whether values can be looked at: not compiling, not under a torch.func transform, no meta or fake tensors."""
+    """True where values can be looked at: not compiling, not under a torch.func transform, no meta or fake tensors."""
     if torch.compiler.is_compiling():
         return False
     return not any(
@@ -294,11 +288,11 @@ def concrete(tensors: Iterable[Tensor]) -> bool:
 
 
 def wide(x: Tensor) -> Tensor:
-    """float16, which ends at 65504, as float32, for what is computed on the way; other dtypes as they are."""
+    """float16, which ends at 65504, as float32 for intermediate values; other dtypes as they are."""
     return x.float() if x.dtype == torch.float16 else x
 
 
 def is_counter(key: str, keys: Collection[str]) -> bool:
-    """Whether this is the counter of batches of a batch norm, whose running mean is beside it."""
+    """True for the counter of batches of a batch norm, whose running mean is beside it."""
     module, _, name = key.rpartition(".")
     return name == "num_batches_tracked" and f"{module}.running_mean".lstrip(".") in keys

@@ -15,8 +15,8 @@ from torch.export import ExportedProgram
 from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Dim
+from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.origin import Origin
-from nfn_monomial.space.specification import Node
 
 from .algebra.atoms import Product
 from .graph import program_of, ties_of

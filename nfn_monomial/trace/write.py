@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.space.axes import Axis, Dim, Sum
+from nfn_monomial.space.nodes import TAKEN, Node
 from nfn_monomial.space.origin import Dead, Loss, NodeReport, Origin
-from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.symmetry import Symmetry
 
 from .algebra.values import Dimension, Index, Segment, Value, blocks, extent, indices_of, is_unit

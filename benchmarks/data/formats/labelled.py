@@ -25,8 +25,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import ColumnTask
-from nfn_monomial.checks import brief as shown
-from nfn_monomial.checks import listed
+from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import MissingFileError, MonomialError
 from nfn_monomial.tools.checkpoints.files import (
     INDEX,

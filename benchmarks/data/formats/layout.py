@@ -16,8 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from nfn_monomial.benchmarks.reading import read_rows, whole
-from nfn_monomial.checks import brief as shown
-from nfn_monomial.checks import listed
+from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files.strangers import damaged
 

@@ -25,7 +25,7 @@ from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part, halves, row_order
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files.folders import write_atomically
 from nfn_monomial.tools.files.strangers import damaged

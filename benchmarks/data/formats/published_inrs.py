@@ -27,7 +27,7 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data.networks import SIDES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.definitions.chains import layers_of, parameters_of
 from nfn_monomial.tools.files.strangers import FileError, damaged

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from nfn_monomial.benchmarks.data.networks import SIDES
-from nfn_monomial.checks import brief as shown
-from nfn_monomial.checks import listed
+from nfn_monomial.checks import listed, shown
 
 from .base import CorpusError
 from .result_tables import Line, text_of

@@ -25,7 +25,7 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, halves, row_order
 from nfn_monomial.benchmarks.reading import map_array, number, read_rows, whole
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files.documents import read_bytes
 from nfn_monomial.tools.files.strangers import damaged

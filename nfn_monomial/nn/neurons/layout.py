@@ -245,7 +245,7 @@ class _Tree(NamedTuple):
 
 def _tree(space: WeightSpace, link: Link) -> _Tree:
     axes = space.axes[link.parameter]
-    paths = [end.at for end in link.ends]
+    paths = [end.path for end in link.ends]
     # Sorted by when each axis of their path is first met, ends that share an axis come together.
     met = {at: i for i, at in enumerate(dict.fromkeys(at for path in paths for at in path))}
     paths.sort(key=lambda path: [met[at] for at in path])

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.adapters.matching import natural
-from nfn_monomial.checks import brief as shown
-from nfn_monomial.checks import listed
+from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import MissingFileError
 from nfn_monomial.tools.files.documents import parse_json, read_bytes
 from nfn_monomial.tools.files.folders import write_whole

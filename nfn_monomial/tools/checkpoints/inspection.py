@@ -15,7 +15,7 @@ from nfn_monomial import WeightSpace, balance
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow, powers
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.nodes import Node
 from nfn_monomial.tools.definitions.define import Definition
 from nfn_monomial.tools.quantisers import recipe_of
 from nfn_monomial.tools.report import Table
@@ -190,8 +190,8 @@ def _rows(space: WeightSpace, pieces: Mapping[str, Tensor], sizes: Mapping[str, 
         for end in link.ends:
             if space.nodes[end.node].permutes:
                 count = math.prod(sizes[above] for above in space.ancestry(end.node))
-                moved = pieces[link.parameter].movedim([2 + i for i in end.at], list(range(len(end.at))))
-                yield end.node, end.charge, moved.reshape(count, -1)
+                rows = end.flatten(pieces[link.parameter][0, 0], 0)
+                yield end.node, end.charge, rows.reshape(count, -1)
 
 
 def _dead(space: WeightSpace, pieces: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.checks import brief as shown
-from nfn_monomial.checks import listed
+from nfn_monomial.checks import listed, shown
 from nfn_monomial.tools.definitions.define import Definition, define
 from nfn_monomial.tools.files.documents import parse_json, read_bytes
 from nfn_monomial.tools.files.strangers import FileError, damaged

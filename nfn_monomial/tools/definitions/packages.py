@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.tools.files.strangers import damaged, open_regular
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files.strangers import FileError, open_regular
 

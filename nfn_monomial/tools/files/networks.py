@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.matching import is_ignored, prefix_of
 from nfn_monomial.adapters.modules import stack_labelled, stack_networks, unstack_networks
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 
 from .tensors import PathLike, kind_of, module_state, read_safetensors, read_torch_file

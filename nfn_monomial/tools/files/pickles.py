@@ -34,7 +34,7 @@ from typing import Any, BinaryIO, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["Inert", "Unpickler", "kind_of", "module_state"]

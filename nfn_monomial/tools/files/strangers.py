@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from nfn_monomial.checks import brief as shown
-from nfn_monomial.checks import listed
+from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 
 __all__ = [

@@ -20,7 +20,7 @@ import safetensors
 import torch
 from torch import Tensor
 
-from nfn_monomial.checks import brief as shown
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 
 from .pickles import Inert, Unpickler, kind_of, module_state

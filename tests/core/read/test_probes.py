@@ -31,7 +31,7 @@ def test_outputs_are_invariant_and_hidden_neurons_move_along(key):
         for node, h in hidden.items():
             axes = space.complete((Axis(node, charges[node]),))
             assert h.shape == (4, *(space.nodes[axis.node].size for axis in axes), 5)
-            expected = g._moved(h, axes, behind=1)
+            expected = g._moved(h, space.places_of(axes), leading=1)
             torch.testing.assert_close(moved.hidden[node], expected, rtol=1e-10, atol=1e-10)
             assert not torch.allclose(moved.hidden[node], h, rtol=1e-3, atol=1e-3)
     one_by_one = torch.func.vmap(lambda t: probe({k: v[None] for k, v in t.items()}).outputs[0])(networks)
@@ -81,7 +81,7 @@ def test_a_generator_makes_the_inputs_and_learns():
     probe(networks).outputs.square().sum().backward()
     assert all(bool(p.grad.any()) for p in generator.parameters())
     assert set(dict(probe.named_parameters())) == {f"generator.layers.0.{name}" for name in ("weight", "bias")}
-    with pytest.raises(ValueError, match=r"probes must be a floating point tensor .* found tuple"):
+    with pytest.raises(ValueError, match=r"probes must be a floating point tensor .* found \(Tensor, Tensor\)"):
         ProbeFeatures(template, Pair(), space=space)
 
 

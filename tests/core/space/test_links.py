@@ -13,8 +13,7 @@ from torch.func import functional_call
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, compare
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space import Link, Sum
-from nfn_monomial.space.links import End
+from nfn_monomial.space import Link, Place, Sum
 from nfn_monomial.space.packing import pieces
 from nfn_monomial.testing import random_networks
 
@@ -23,13 +22,17 @@ def ends(space):
     return [(link.parameter, link.source, link.target) for link in space.links]
 
 
+def ends_of(parameter, **charges):
+    return tuple(Place(parameter, Axis(node, charge), (i,)) for i, (node, charge) in enumerate(charges.items()))
+
+
 def test_a_chain_is_listed_from_inputs_to_outputs():
     space = WeightSpace.cnn([1, 4], 3, "relu", head=[5], positions=6)
     assert space.links == (
-        Link("weight.0", (End("h1", 1, (0,)), End("x", -1, (1,))), (3, 3), False),
-        Link("bias.0", (End("h1", 1, (0,)),), (), False),
-        Link("weight.1", (End("y", 1, (0,)), End("h1", -1, (1,))), (6,), True),
-        Link("bias.1", (End("y", 1, (0,)),), (), False),
+        Link("weight.0", ends_of("weight.0", h1=1, x=-1), (3, 3), False),
+        Link("bias.0", ends_of("bias.0", h1=1), (), False),
+        Link("weight.1", ends_of("weight.1", y=1, h1=-1), (6,), True),
+        Link("bias.1", ends_of("bias.1", y=1), (), False),
     )
 
 
