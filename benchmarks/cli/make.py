@@ -164,7 +164,7 @@ def inr_make(
     from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
     from nfn_monomial.benchmarks.make.siren_fit import psnr
     from nfn_monomial.benchmarks.report.figures import draw_reconstructions
-    from nfn_monomial.tools.files.folders import write_atomically
+    from nfn_monomial.tools.files.atomic import write_atomically
     from nfn_monomial.tools.report import png
 
     start = time.perf_counter()

@@ -80,7 +80,7 @@ def _train(
     from nfn_monomial.benchmarks.studies.columns import PREDICTOR, columns_report, learn_column, models_for
     from nfn_monomial.benchmarks.train.devices import require_device
     from nfn_monomial.benchmarks.train.runs import RunStore, record
-    from nfn_monomial.tools.checkpoints.networks import read_architecture
+    from nfn_monomial.tools.definitions.architectures import read_architecture
 
     config = configured(COLUMN, preset, assignments, **given)
     config = replace(config, training=replace(config.training, epochs=epochs or config.training.epochs))

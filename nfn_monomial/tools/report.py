@@ -23,7 +23,7 @@ from rich.table import Table as RichTable
 
 from nfn_monomial.errors import InvalidValueError
 
-from .files.folders import write_atomically
+from .files.atomic import write_atomically
 
 __all__ = ["MARKERS", "PALETTE", "Report", "Table", "fit_cells", "look", "panels", "png"]
 

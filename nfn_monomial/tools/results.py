@@ -18,7 +18,7 @@ import torch
 from nfn_monomial import __version__
 from nfn_monomial.errors import InvalidValueError
 
-from .files.folders import results_folder
+from .files.atomic import results_folder
 from .store import Store
 
 __all__ = ["Progress", "Results", "command_key", "silent"]

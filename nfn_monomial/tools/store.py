@@ -20,10 +20,10 @@ from torch import Tensor
 
 import nfn_monomial
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged
 
-from .files.folders import write_atomically
-from .sealed import read_sealed, seal
+from .files.atomic import write_atomically
+from .files.sealed import read_sealed, seal
 
 __all__ = ["Piece", "Store", "code_of", "digest_of"]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from nfn_monomial.checks import listed
 from nfn_monomial.errors import MissingFileError, MonomialError
-from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, TorchFile, read_checkpoint
 from nfn_monomial.tools.checkpoints.networks import Network
 from nfn_monomial.tools.definitions.define import Definition
+from nfn_monomial.tools.files.checkpoints import TORCH, Checkpoint, TorchFile, read_checkpoint
 from nfn_monomial.tools.predictors.models import NetworkInfo
 from nfn_monomial.tools.predictors.tasks import MOST_WEIGHTS
 from nfn_monomial.tools.results import Progress

@@ -20,7 +20,7 @@ from nfn_monomial.benchmarks.reading import read_rows, whole
 from nfn_monomial.checks import brief as shown
 from nfn_monomial.checks import listed
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged
 
 from .base import CorpusError
 

@@ -26,10 +26,9 @@ from nfn_monomial.benchmarks.experiments.predict import ColumnTask
 from nfn_monomial.checks import brief as shown
 from nfn_monomial.checks import listed
 from nfn_monomial.errors import MonomialError
-from nfn_monomial.tools.checkpoints.files import INDEX, SAFE, TORCH, checkpoints_in
 from nfn_monomial.tools.definitions.define import Definition
-from nfn_monomial.tools.files.documents import parse_json
-from nfn_monomial.tools.files.strangers import FileError, damaged
+from nfn_monomial.tools.files.checkpoints import INDEX, SAFE, TORCH, checkpoints_in
+from nfn_monomial.tools.files.untrusted import FileError, damaged, parse_json
 from nfn_monomial.tools.predictors.models import MixedInfo
 from nfn_monomial.tools.results import Progress, silent
 

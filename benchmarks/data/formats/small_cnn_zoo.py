@@ -25,8 +25,7 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.reading import whole
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.documents import read_bytes
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged, read_bytes
 from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
 from nfn_monomial.tools.predictors.models import NetworkInfo
 

@@ -12,7 +12,7 @@ import numpy as np
 from nfn_monomial.benchmarks.reading import map_array, number, read_rows, whole
 from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged
 
 from .base import CorpusError, require_folder
 

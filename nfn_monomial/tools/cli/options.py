@@ -217,7 +217,7 @@ def results_of(
     ``arguments`` are the options that determine the results, ``code`` what is read beside checkpoints, by path or
     ``module.py:NAME``; for the others see `Results`.
     """
-    from nfn_monomial.tools.checkpoints.files import files_of
+    from nfn_monomial.tools.files.checkpoints import files_of
     from nfn_monomial.tools.results import Results, command_key
 
     if out is None:

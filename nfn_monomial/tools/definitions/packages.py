@@ -21,7 +21,7 @@ from torch import nn
 
 from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import MonomialError
-from nfn_monomial.tools.files.strangers import damaged, open_regular
+from nfn_monomial.tools.files.untrusted import damaged, open_regular
 
 from .imports import DefinitionError
 

@@ -19,8 +19,8 @@ from nfn_monomial.adapters.modules import stack_labelled, stack_networks, unstac
 from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import InvalidValueError
 
+from .atomic import write_whole
 from .tensors import PathLike, kind_of, module_state, read_safetensors, read_torch_file
-from .writing import write_whole
 
 __all__ = ["StateDicts", "load_checkpoint", "load_safetensors", "save_safetensors"]
 

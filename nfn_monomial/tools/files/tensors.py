@@ -24,7 +24,7 @@ from nfn_monomial.checks import brief as shown
 from nfn_monomial.errors import InvalidValueError
 
 from .pickles import Inert, Unpickler, kind_of, module_state
-from .strangers import damaged, foreign, open_regular
+from .untrusted import damaged, foreign, open_regular
 
 __all__ = [
     "START",

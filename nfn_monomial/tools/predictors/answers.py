@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nfn_monomial.tools.files.folders import write_atomically, write_json
+from nfn_monomial.tools.files.atomic import write_atomically, write_json
 from nfn_monomial.tools.results import Results
 
 from .predictor import Predictor

@@ -15,18 +15,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.fibre import NormalForm
-from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, checkpoints_in, read_checkpoint, real_files
 from nfn_monomial.tools.definitions.define import Definition, read_definition
 from nfn_monomial.tools.definitions.imports import arguments_of
-from nfn_monomial.tools.files.folders import write_atomically
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.atomic import write_atomically
+from nfn_monomial.tools.files.checkpoints import TORCH, Checkpoint, checkpoints_in, read_checkpoint, real_files
+from nfn_monomial.tools.files.sealed import read_sealed, seal
+from nfn_monomial.tools.files.untrusted import damaged
 from nfn_monomial.tools.results import Progress, silent
-from nfn_monomial.tools.sealed import read_sealed, seal
 from nfn_monomial.tools.store import Store
 
 from .budget import Budget
+from .matching import Given, Match, Network, given_networks, in_words, match, numbers_of
 from .models import NORMAL, at_once
-from .networks import Given, Match, Network, given_networks, in_words, match, numbers_of
 from .tasks import Prediction, Task, read_task, runs_networks
 
 __all__ = ["SHIPPED", "Predictor"]

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.checkpoints.files import Checkpoint
 from nfn_monomial.tools.experiments import experiments
+from nfn_monomial.tools.files.checkpoints import Checkpoint
 
 from . import invariants  # noqa: F401  (which adds them to the models that are known)
 from .architectures import Architecture, architecture_of
+from .matching import in_words
 from .models import NORMAL, MixedInfo, NetworkInfo, build_model, model_class
-from .networks import in_words
 from .quantiles import Quantiles
 
 __all__ = [

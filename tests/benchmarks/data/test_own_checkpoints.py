@@ -17,7 +17,7 @@ from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, OwnCheck
 from nfn_monomial.benchmarks.data.formats.result_tables import number_in
 from nfn_monomial.benchmarks.data.formats.sides import sides_by, sides_drawn, together
 from nfn_monomial.tools.definitions.define import Definition, define
-from nfn_monomial.tools.predictors.networks import Given, match
+from nfn_monomial.tools.predictors.matching import Given, match
 
 RUNS, EPOCHS = 10, 3
 
