@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.cli.options import console, errors, told_progress
+from nfn_monomial.tools.cli.options import console, errors, shown_progress
 
 from .make import make_zoo_at
 from .options import command, command_line, configured, prepare_process
@@ -153,7 +153,7 @@ def _load(experiment: Experiment, folder: Path, options: Sequence[str], config: 
     """The data, and what is recorded of them, with a bar while files are read."""
     from nfn_monomial.benchmarks.data.formats.detection import load_generalization, load_inr
 
-    with told_progress(f"reading {folder}") as progress:
+    with shown_progress(f"reading {folder}") as progress:
         if experiment.inrs:
             data: Any = load_inr(folder, options, on_progress=progress)
             sizes, source = {data.name: ((data.train,), (data.val,), (data.test,))}, data.info

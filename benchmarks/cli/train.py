@@ -12,7 +12,7 @@ import typer
 
 from nfn_monomial.benchmarks.experiments.predict import COLUMN, KEPT, ColumnTask
 from nfn_monomial.benchmarks.settings.base import Count, read_value
-from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show, told_progress
+from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show, shown_progress
 
 from .experiments import bar_of_runs
 from .options import command, command_line, configured, prepare_process
@@ -93,7 +93,7 @@ def _train(
     console.quiet = as_json
     try:
         definition = read_architecture(None, net=net, input_shape=shape, net_args=net_args)
-        with told_progress(f"reading {folder}") as progress:
+        with shown_progress(f"reading {folder}") as progress:
             own = read_own(asked, lambda _: definition, progress)
         if not config.models:
             models, said = models_for(own.corpus.train[0].info)

@@ -272,7 +272,7 @@ def _shares(t: float, count: int) -> list[float]:
 
 
 def _best_line(lines: Mapping[str, Any], symmetry: str | None, method: str) -> str:
-    """Returns the line on which a merged network is best, of those that were asked for; the method if there are none."""
+    """Returns the line on which a merged network is best, of those that were asked for; without any, the method."""
     losses = {way: line["merged"]["loss"] for way, line in lines.items()}
     if symmetry is not None:
         losses = {way: loss for way, loss in losses.items() if way.removesuffix(REPAIRED) == method}

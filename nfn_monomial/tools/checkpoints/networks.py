@@ -170,7 +170,7 @@ class Network(Mapping[str, Tensor]):
         return self._tensors[key] if key in self._tensors else self.checkpoint[key]
 
     def _reads(self, key: str) -> bool:
-        """Whether the function reads a tensor of the file: one that its class loads."""
+        """Checks whether the function reads a tensor of the file: one that its class loads."""
         return key in self.definition.read and key in self.definition.shapes
 
     @property
@@ -288,7 +288,7 @@ class Network(Mapping[str, Tensor]):
 
     @property
     def runs(self) -> bool:
-        """Whether there is a module that computes the same: not if the widths differ from those of the module."""
+        """True if a module computes the same: not if the widths differ from those of the module."""
         shapes = self.definition.shapes
         return bool(self.definition.inputs) and all(
             shapes.get(key, shape) == shape for key, shape in (self._shapes | self.others).items()
