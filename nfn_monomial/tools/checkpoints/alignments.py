@@ -21,7 +21,7 @@ from nfn_monomial.tools.results import Progress, silent
 from .figures import draw_lines
 from .finding import Finding, left_behind
 from .losses import Data, Loss, Score, loss_on
-from .networks import Naming, Network, PathLike, naming_files, read_networks, require_several, suggesting_skip_bad
+from .networks import Naming, Network, PathLike, naming_files, read_several
 
 __all__ = ["align_checkpoints"]
 
@@ -74,10 +74,7 @@ def align_checkpoints(
         raise InvalidValueError(f"--merge {merge}: expected the share of the others, 0 to 1")
     if symmetry is not None and (symmetry not in SYMMETRIES or fibre):
         raise InvalidValueError(f"--symmetry {symmetry}: expected {', '.join(SYMMETRIES)}, and not with --fibre")
-    skipped: dict[str, str] = {}
-    with suggesting_skip_bad(paths):
-        networks = read_networks(paths, skipped if naming.get("skip_bad") else None, **naming)
-    require_several("align", networks, skipped)
+    networks, skipped = read_several("align", paths, **naming)
     first = networks[0]
     for option, value in (("--data", data), ("--repair-data", repair_data)):
         if value is not None and not first.runs:

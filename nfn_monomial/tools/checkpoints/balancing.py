@@ -10,11 +10,10 @@ from torch import Tensor
 
 from nfn_monomial import balance
 from nfn_monomial.canonical.fingerprint import STEPS
-from nfn_monomial.tools.files.checkpoints import read_checkpoint
 from nfn_monomial.tools.report import Table
 
 from .finding import Finding, left_behind
-from .networks import Naming, PathLike, match_networks
+from .networks import Naming, PathLike, read_networks
 
 __all__ = ["balance_checkpoint"]
 
@@ -34,7 +33,7 @@ def balance_checkpoint(checkpoint: PathLike, *, fibre: bool = False, **naming: U
         FileNotFoundError: if there is no such checkpoint.
         ValueError: naming what cannot be used, and the way out; if outputs would change.
     """
-    (network,) = match_networks([read_checkpoint(checkpoint, naming.get("key"))], **naming)
+    (network,) = read_networks([checkpoint], **naming)
     form = network.form if fibre else None
     wide = {name: t.double() for name, t in network.items()}
     space, weights = (network.space, wide) if form is None else (form.space, form(wide))

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Unpack
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.checkpoints import checkpoints_in, read_checkpoints
+from nfn_monomial.tools.files.checkpoints import checkpoints_at
 from nfn_monomial.tools.files.untrusted import FileError
 from nfn_monomial.tools.results import Progress, silent
 from nfn_monomial.tools.store import Store
 
 from .families import compare_family
 from .finding import Finding
-from .networks import (
-    Naming,
-    PathLike,
-    match_networks,
-    naming_files,
-    read_networks,
-    require_several,
-    suggesting_skip_bad,
-)
+from .networks import Naming, PathLike, naming_files, read_networks, read_several
 from .pairs import compare_pair
 from .vocabularies import compare_vocabularies
 
@@ -53,23 +44,18 @@ def compare_checkpoints(
         FileNotFoundError: for a path that does not exist.
         ValueError: naming what cannot be used, and the way out.
     """
-    skipped: dict[str, str] = {}
-    skip = skipped if naming.get("skip_bad") else None
-    with suggesting_skip_bad(paths):
-        checkpoints = read_checkpoints(paths, naming.get("key"), skip)
-        try:
-            networks = match_networks(checkpoints, skip, fused=True, **naming)
-        except FileError:
-            if apart is None and (finding := compare_vocabularies(checkpoints, seed, **naming)):
-                return finding
-            raise
-    require_several("compare", networks, skipped)
+    try:
+        networks, skipped = read_several("compare", paths, fused=True, **naming)
+    except FileError:
+        if apart is None and (finding := compare_vocabularies(paths, seed, **naming)):
+            return finding
+        raise
     others = []
     if apart is not None:
         if len(networks) > 2:
             raise InvalidValueError(f"--apart {apart}: it is for two networks, found {len(networks)}")
-        files = checkpoints_in(Path(apart)) if Path(apart).is_dir() else [apart]
-        others = read_networks([*(network.checkpoint.path for network in networks), *files], **naming)[2:]
+        both = [network.checkpoint.path for network in networks]
+        others = read_networks([*both, *checkpoints_at([apart])], **naming)[2:]
     with naming_files([*networks, *others]):
         if len(networks) > 2:
             return compare_family(networks, seed, store, progress).with_notes(skipped)

@@ -18,13 +18,12 @@ from nfn_monomial.space.axes import flow, powers
 from nfn_monomial.space.specification import Node
 from nfn_monomial.tools.definitions.architectures import read_architecture
 from nfn_monomial.tools.definitions.define import Definition
-from nfn_monomial.tools.files.checkpoints import read_checkpoint
 from nfn_monomial.tools.quantisers import recipe_of
 from nfn_monomial.tools.report import Table
 from nfn_monomial.verify.certificate import certify
 
 from .finding import Finding
-from .networks import Naming, Network, PathLike, match_networks
+from .networks import Naming, Network, PathLike, read_networks
 
 __all__ = ["find_symmetries"]
 
@@ -49,7 +48,7 @@ def find_symmetries(
     """
     network = None
     if checkpoint is not None:
-        (network,) = match_networks([read_checkpoint(checkpoint, naming.get("key"))], **naming)
+        (network,) = read_networks([checkpoint], **naming)
     definition = read_architecture(None, **naming) if network is None else network.definition
     if format is not None:
         return _mappings(definition, network, format)

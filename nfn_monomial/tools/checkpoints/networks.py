@@ -35,18 +35,17 @@ from nfn_monomial.tools.definitions.folding import folded, unfused
 from nfn_monomial.tools.definitions.loading import Loaded, described, load_state, tensors_of
 from nfn_monomial.tools.definitions.lora import PAIRS, Adapter
 from nfn_monomial.tools.definitions.packages import significant
-from nfn_monomial.tools.files.checkpoints import Checkpoint, read_checkpoints, skipping, suffix_of
+from nfn_monomial.tools.files.checkpoints import (
+    Checkpoint,
+    checkpoints_at,
+    read_checkpoint,
+    real_files,
+    skipping,
+    suffix_of,
+)
 from nfn_monomial.tools.files.untrusted import FileError
 
-__all__ = [
-    "Naming",
-    "Network",
-    "match_networks",
-    "naming_files",
-    "read_networks",
-    "require_several",
-    "suggesting_skip_bad",
-]
+__all__ = ["Naming", "Network", "naming_files", "read_networks", "read_several"]
 
 PathLike: TypeAlias = "str | Path"
 REASONS = 3  # in a message
@@ -437,28 +436,36 @@ def doubled_state(module: nn.Module) -> dict[str, Tensor]:
     return {key: doubled(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
 
 
-def match_networks(
-    checkpoints: Sequence[Checkpoint],
+def read_networks(
+    paths: Sequence[PathLike],
     skipped: dict[str, str] | None = None,
     *,
     fused: bool = False,
     **naming: Unpack[Naming],
 ) -> list[Network]:
-    """Matches checkpoints with one architecture (`read_architecture`) and one width.
+    """Reads checkpoints (`read_checkpoint`) as networks of one architecture (`read_architecture`) and one width.
 
     Args:
-        checkpoints: at least one.
-        skipped: see `skipping`; files are left out if they do not fit or have NaN.
+        paths: of the checkpoints.
+        skipped: see `skipping`; files are left out if they cannot be read, do not fit, or have NaN.
         fused: whether batch norms may be missing because they are folded into the layers before them; if so in one
             checkpoint, they are folded in all.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
-        ValueError: naming the file or the architecture that cannot be used, and the way out.
+        FileNotFoundError: for a path that does not exist.
+        ValueError: naming the file or the architecture that cannot be used, and the way out; for two paths of one file.
     """
+    checkpoints: dict[tuple[Path, ...], Checkpoint] = {}
+    for path in paths:
+        with skipping(path, skipped):
+            opened = read_checkpoint(path, naming.get("key"))
+            same = checkpoints.setdefault(real_files(opened.path), opened)
+            if same is not opened:
+                raise InvalidValueError(f"{same.path} and {opened.path} are the same file: give two networks")
     architectures = Architectures(**naming)
     networks: list[Network] = []
-    for checkpoint in checkpoints:
+    for checkpoint in checkpoints.values():
         with skipping(checkpoint.path, skipped):
             definition = architectures.of(checkpoint)
             if definition.name == PAIRS:
@@ -493,36 +500,27 @@ def match_networks(
     return networks
 
 
-def read_networks(
-    paths: Sequence[PathLike], skipped: dict[str, str] | None = None, **naming: Unpack[Naming]
-) -> list[Network]:
-    """Reads checkpoints (`read_checkpoints`) and matches them with one architecture (`match_networks`).
+def read_several(
+    command: str, paths: Sequence[PathLike], *, fused: bool = False, **naming: Unpack[Naming]
+) -> tuple[list[Network], dict[str, str]]:
+    """Reads two networks or more, of paths or a folder (`read_networks`); also returns path -> why it was left out.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
-        ValueError: naming the file or the architecture that cannot be used, and the way out.
+        ValueError: as `read_networks`, and for fewer than two.
     """
-    return match_networks(read_checkpoints(paths, naming.get("key"), skipped), skipped, **naming)
-
-
-@contextlib.contextmanager
-def suggesting_skip_bad(paths: Sequence[PathLike]) -> Iterator[None]:
-    """Adds to an error about one of several files that the others can be used without it."""
+    paths, skipped = checkpoints_at(paths), dict[str, str]()
     try:
-        yield
+        networks = read_networks(paths, skipped if naming.get("skip_bad") else None, fused=fused, **naming)
     except FileError as error:
-        if len(paths) == 2:
-            raise
-        raise FileError(f"{error}; --skip-bad goes on without such files") from error
-
-
-def require_several(command: str, networks: Sequence[Network], skipped: Mapping[str, str]) -> None:
-    """Raises a ValueError, with the reasons why files were left out, if there are fewer than two networks."""
+        way_out = "; --skip-bad goes on without such files" * (len(paths) > 2)
+        raise FileError(f"{error}{way_out}") from error
     if len(networks) < 2:
         alone = networks[0].label if networks else "nothing"
         reasons = "".join(f"; left out: {path}: {reason}" for path, reason in list(skipped.items())[:REASONS])
         reasons += f"; and {len(skipped) - REASONS} more" * (len(skipped) > REASONS)
         raise InvalidValueError(f"{command} needs two networks, or a folder of them; found {alone} alone{reasons}")
+    return networks, skipped
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from nfn_monomial.alignment import kinship
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.tools.definitions.architectures import Naming, read_architecture
 from nfn_monomial.tools.definitions.define import Definition
-from nfn_monomial.tools.files.checkpoints import Checkpoint
+from nfn_monomial.tools.files.checkpoints import Checkpoint, checkpoints_at, read_checkpoint
 from nfn_monomial.tools.files.untrusted import FileError
 
 from .finding import Finding
-from .networks import Network, naming_files
+from .networks import Network, PathLike, naming_files
 from .pairs import kinship_in_words, kinship_to_json
 
 __all__ = ["compare_vocabularies"]
@@ -47,12 +47,13 @@ class CommonEntries(Checkpoint):
         raise FileError(f"{self.path}: a network that is compared by a part of its entries is not written")
 
 
-def compare_vocabularies(checkpoints: Sequence[Checkpoint], seed: int, **naming: Unpack[Naming]) -> Finding | None:
+def compare_vocabularies(paths: Sequence[PathLike], seed: int, **naming: Unpack[Naming]) -> Finding | None:
     """Computes the kinship of two networks that differ only in sizes along which no neuron stands, as of a vocabulary.
 
     Each network has the shapes of the architecture, which are those of one of them, and 0 for entries that only one
     has. None if they differ in anything else.
     """
+    checkpoints = [read_checkpoint(path, naming.get("key")) for path in checkpoints_at(paths)]
     if len(checkpoints) != 2:
         return None
     definition = read_architecture(checkpoints[0], **naming)

@@ -203,7 +203,7 @@ class Definition:
         return self._loaded[settings], loaded
 
     def ignores(self, key: str, t: Tensor) -> bool:
-        """Checks whether its class has no use for a tensor of a file, by its own word or because of an older release."""
+        """Checks whether its class ignores a tensor of a file: it says so, or the tensor is of an older release."""
         return any(re.search(pattern, key) for pattern in self.ignored) or is_of_older_release(key, t)
 
     def _require_none(self, faults: Mapping[str, list[str]], note: str = "") -> None:

@@ -34,11 +34,11 @@ from .untrusted import FileError, damaged, foreign, open_regular, parse_json, re
 
 __all__ = [
     "Checkpoint",
+    "checkpoints_at",
     "checkpoints_in",
     "entry_names",
     "files_of",
     "read_checkpoint",
-    "read_checkpoints",
     "real_files",
     "skipping",
     "suffix_of",
@@ -280,29 +280,6 @@ def skipping(
         skipped[str(path)] = str(error).removeprefix(str(path)).lstrip(": ")
 
 
-def read_checkpoints(
-    paths: Sequence[str | Path], key: str | None = None, skipped: dict[str, str] | None = None
-) -> list[Checkpoint]:
-    """Reads the checkpoints at some paths, or all those in a single folder; see `read_checkpoint`, `skipping`.
-
-    Raises:
-        FileNotFoundError: for a path that does not exist.
-        ValueError: naming the file that cannot be used, and the way out; for two paths of one file; if there are none.
-    """
-    if not paths:
-        raise InvalidValueError("no checkpoints given")
-    if len(paths) == 1 and Path(paths[0]).is_dir():
-        paths = checkpoints_in(Path(paths[0]))
-    checkpoints: dict[tuple[Path, ...], Checkpoint] = {}
-    for path in paths:
-        with skipping(path, skipped):
-            checkpoint = read_checkpoint(path, key)
-            same = checkpoints.setdefault(real_files(checkpoint.path), checkpoint)
-            if same is not checkpoint:
-                raise InvalidValueError(f"{same.path} and {checkpoint.path} are the same file: give two networks")
-    return list(checkpoints.values())
-
-
 def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
     """Reads a ``.safetensors`` file, an index and its files, a file of ``torch.save``, or a folder with one of these.
 
@@ -341,6 +318,17 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
 def suffix_of(path: Path) -> str:
     """Returns the suffix of a checkpoint's name, such as ``.pt`` or ``.pth.tar``."""
     return next((both for both in (".pth.tar", ".pt.tar") if path.name.endswith(both)), path.suffix)
+
+
+def checkpoints_at(paths: Sequence[str | Path]) -> Sequence[str | Path]:
+    """Returns paths as they are; for a single folder, those of the checkpoints in it.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not paths:
+        raise InvalidValueError("no checkpoints given")
+    return checkpoints_in(Path(paths[0])) if len(paths) == 1 and Path(paths[0]).is_dir() else paths
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

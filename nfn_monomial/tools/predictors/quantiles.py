@@ -43,7 +43,7 @@ class Quantiles:
         return cls(tuple(torch.lerp(low, high, place - place.floor()).cummax(0).values.tolist()))
 
     def level(self, accuracy: Tensor) -> Tensor:
-        """Maps accuracies ``(...)`` to levels, the middle of all levels of one accuracy; 0 or 1 outside of the knots."""
+        """Maps accuracies ``(...)`` to levels, the middle of all levels of one accuracy; 0 or 1 beyond the knots."""
         knots = self._like(accuracy)
         first, after = (torch.searchsorted(knots, accuracy, right=right) for right in (False, True))
         right = first.clamp(1, len(knots) - 1)
