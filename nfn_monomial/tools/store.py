@@ -44,11 +44,11 @@ def code_of(*classes: type) -> str:
     modules = {c.__module__ for cls in classes for c in cls.__mro__ if c.__module__.split(".")[0] not in OTHERS}
     texts = []
     for name in sorted(modules):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        known = file is not None and Path(file).is_file()
+        file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+        known = file.is_file()
         if not known:
             log.warning("the source of %s is not known: its results are kept though it may have changed", name)
-        texts.append(Path(file).read_text(encoding="utf-8") if known else "")
+        texts.append(file.read_text(encoding="utf-8") if known else "")
     return digest_of([torch.__version__, *texts])[:16]
 
 

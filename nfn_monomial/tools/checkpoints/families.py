@@ -49,6 +49,7 @@ def compare_family(
     clusters first, by the mean distance of their members (UPGMA).
     """
     from scipy.cluster.hierarchy import linkage
+    from scipy.sparse.csgraph import minimum_spanning_tree
     from scipy.spatial.distance import squareform
 
     space, labels, count = networks[0].space, [network.label for network in networks], len(networks)
@@ -63,7 +64,13 @@ def compare_family(
     kinship = _kinship_to_json(labels, kin.p_values.numpy())
     related, corrected = kinship["pairs"], kinship["corrected"]
     merges = linkage(squareform(distances), "average").tolist()
-    links = _links(labels, distances)
+    # the minimum spanning tree; scipy takes edges of 0 for none, and a constant added to all edges does not change it
+    tree = minimum_spanning_tree(distances + 1.0).tocoo()
+    edges = [sorted(edge) for edge in zip(tree.row.tolist(), tree.col.tolist(), strict=True)]
+    links: list[dict[str, Any]] = [
+        {"a": labels[i], "b": labels[j], "distance": float(distances[i, j])} for i, j in edges
+    ]
+    links.sort(key=lambda link: link["distance"])
     lines = [f"{count} networks; the nearest relatives first:"]
     for link in links:
         verdict = verdicts.get((link["a"], link["b"])) or verdicts[link["b"], link["a"]]
@@ -214,14 +221,3 @@ def _kinship_to_json(labels: Sequence[str], p: Any) -> dict[str, Any]:
     sets = [[label for label, n in zip(labels, number, strict=True) if n == k] for k in range(max(number) + 1)]
     families = [members for members in sets if len(members) > 1]
     return {"p_values": p.tolist(), "corrected": corrected.tolist(), "pairs": pairs, "families": families}
-
-
-def _links(labels: Sequence[str], distances: Any) -> list[dict[str, Any]]:
-    """Returns the minimum spanning tree of all networks, its shortest edges first."""
-    from scipy.sparse.csgraph import minimum_spanning_tree
-
-    # scipy takes edges of 0 for none; a constant added to all of them leaves the tree as it is
-    tree = minimum_spanning_tree(distances + 1.0).tocoo()
-    pairs = [sorted(pair) for pair in zip(tree.row.tolist(), tree.col.tolist(), strict=True)]
-    links = [{"a": labels[i], "b": labels[j], "distance": float(distances[i, j])} for i, j in pairs]
-    return sorted(links, key=lambda link: float(link["distance"]))

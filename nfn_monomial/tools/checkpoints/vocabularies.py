@@ -53,9 +53,9 @@ def compare_vocabularies(paths: Sequence[PathLike], seed: int, **naming: Unpack[
     Each network has the shapes of the architecture, which are those of one of them, and 0 for entries that only one
     has. None if they differ in anything else.
     """
-    checkpoints = [read_checkpoint(path, naming.get("key")) for path in checkpoints_at(paths)]
-    if len(checkpoints) != 2:
+    if len(paths := checkpoints_at(paths)) != 2:
         return None
+    checkpoints = [read_checkpoint(path, naming.get("key")) for path in paths]
     definition = read_architecture(checkpoints[0], **naming)
     if definition.chain:
         return None

@@ -83,18 +83,17 @@ def arguments_of(text: str) -> dict[str, Any]:
         names = [keyword.arg for keyword in call.keywords] if isinstance(call, ast.Call) else [None]
         if not isinstance(call, ast.Call) or call.args or None in names or len(set(names)) < len(names):
             raise ValueError(text)
-        return {str(k.arg): _value(ast.get_source_segment(source, k.value) or "") for k in call.keywords}
+        values: dict[str, Any] = {}
+        for keyword in call.keywords:
+            value = values[str(keyword.arg)] = ast.get_source_segment(source, keyword.value) or ""
+            for read in (ast.literal_eval, json.loads):  # JSON last, so that it counts
+                with contextlib.suppress(SyntaxError, ValueError):
+                    values[str(keyword.arg)] = read(value)
+        return values
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DefinitionError(
             f"--net-args {text}: give arguments by name, as width=64,name='a b', or as JSON, {{\"width\": 64}}"
         ) from error
-
-
-def _value(text: str) -> Any:
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(SyntaxError, ValueError):
-            return read(text)
-    return text
 
 
 @contextlib.contextmanager

@@ -184,5 +184,5 @@ def significant(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 def configuration_of(module: nn.Module) -> dict[str, str]:
     """Returns the significant entries of the configuration of a network of transformers; none for others."""
-    configuration: Any = module.config.to_dict() if is_of_transformers(module) else {}
-    return significant(configuration)
+    network: Any = module
+    return significant(network.config.to_dict()) if is_of_transformers(module) else {}
