@@ -18,8 +18,7 @@ import numpy as np
 
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.documents import parse_json, read_bytes
-from nfn_monomial.tools.files.strangers import open_regular
+from nfn_monomial.tools.files.untrusted import open_regular, parse_json, read_bytes
 
 __all__ = ["map_array", "number", "read_json", "read_rows", "whole"]
 

@@ -21,7 +21,7 @@ import torch
 
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.train.runs import environment
-from nfn_monomial.tools.files.folders import write_atomically
+from nfn_monomial.tools.files.atomic import write_atomically
 
 COMMITTED = Path(__file__).parents[1] / "benchmarks" / "results"
 COMMANDS = tomllib.loads((COMMITTED / "commands.toml").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.cli.options import console, errors, told_progress
+from nfn_monomial.tools.cli.options import console, errors, shown_progress
 
 from .make import make_zoo_at
 from .options import command, command_line, configured, prepare_process
@@ -144,7 +144,7 @@ def _load(
     corpora: dict[str, Any] = {}
     source: dict[str, Any] = {}
     for folder, folder_name in zip(folders, names, strict=True):
-        with told_progress(f"reading {folder}") as progress:
+        with shown_progress(f"reading {folder}") as progress:
             if experiment.inrs:
                 inrs = load_inr(folder, options, on_progress=progress)
                 corpora, source = {inrs.name: inrs}, inrs.info

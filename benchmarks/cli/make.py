@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.cli.options import console, told_progress, user_errors
+from nfn_monomial.tools.cli.options import console, shown_progress, user_errors
 
 from .options import Device, Networks, prepare_process, split
 
@@ -134,7 +134,7 @@ def make_zoo_at(
 
     kinds = {"own": config.ZooConfig, "mixed": config.MixedConfig, "published": config.PublishedConfig}
     wanted = kinds[kind](**chosen)
-    with told_progress(f"training {wanted.networks} networks") as progress:
+    with shown_progress(f"training {wanted.networks} networks") as progress:
         made = make_zoo(folder, wanted, overwrite=overwrite, device=device, progress=progress)
     state = "trained" if made.made else "were already there"
     console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
@@ -176,13 +176,13 @@ def inr_make(
     from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
     from nfn_monomial.benchmarks.make.siren_fit import psnr
     from nfn_monomial.benchmarks.report.figures import draw_reconstructions
-    from nfn_monomial.tools.files.folders import write_atomically
+    from nfn_monomial.tools.files.atomic import write_atomically
     from nfn_monomial.tools.report import png
 
     start = time.perf_counter()
     folder = out or Path("inrs") / images
     config = InrConfig(images, fits=fits, limit=networks, steps=steps, seed=seed)
-    with told_progress(f"fitting SIRENs to {images}") as progress:
+    with shown_progress(f"fitting SIRENs to {images}") as progress:
         made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)
     if made.made or not (folder / FIGURE).exists():
         write_atomically(folder / FIGURE, png(draw_reconstructions(MadeInrs.load(folder), psnr)))

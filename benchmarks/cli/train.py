@@ -12,7 +12,7 @@ import typer
 
 from nfn_monomial.benchmarks.experiments.predict import COLUMN, KEPT, ColumnTask
 from nfn_monomial.benchmarks.settings.base import Count, read_value
-from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show, told_progress
+from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show, shown_progress
 
 from .experiments import bar_of_runs
 from .options import command, command_line, configured, prepare_process
@@ -80,7 +80,7 @@ def _train(
     from nfn_monomial.benchmarks.studies.columns import PREDICTOR, columns_report, learn_column, models_for
     from nfn_monomial.benchmarks.train.devices import require_device
     from nfn_monomial.benchmarks.train.runs import RunStore, record
-    from nfn_monomial.tools.checkpoints.networks import read_architecture
+    from nfn_monomial.tools.definitions.architectures import read_architecture
 
     # Wrong options are an error before anything is read.
     config = configured(COLUMN, preset, assignments, **shared)
@@ -94,7 +94,7 @@ def _train(
     console.quiet = as_json
     try:
         definition = read_architecture(None, net=net, input_shape=shape, net_args=net_args)
-        with told_progress(f"reading {folder}") as progress:
+        with shown_progress(f"reading {folder}") as progress:
             labelled = read_labelled(request, lambda _: definition, progress)
         if not config.models:
             models, why = models_for(labelled.corpus.train[0].info)

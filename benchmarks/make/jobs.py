@@ -25,7 +25,7 @@ from nfn_monomial.benchmarks.data.formats.made import (
 )
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.folders import results_folder, write_json
+from nfn_monomial.tools.files.atomic import results_folder, write_json
 from nfn_monomial.tools.results import Progress, silent
 
 __all__ = ["Made", "Tick", "claim", "make_parts", "make_set"]

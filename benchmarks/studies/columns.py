@@ -39,11 +39,11 @@ from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Trial, sweep
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools import Predictor
 from nfn_monomial.tools.definitions.define import Definition
+from nfn_monomial.tools.files.sealed import read_sealed
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model, model_class
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Column
 from nfn_monomial.tools.report import Report, Table, panels
-from nfn_monomial.tools.sealed import read_sealed
 from nfn_monomial.tools.store import code_of
 
 from . import classify

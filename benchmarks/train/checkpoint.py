@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.tools.files.folders import partial_path
+from nfn_monomial.tools.files.atomic import partial_path
 from nfn_monomial.tools.store import SUFFIX, Store
 
 __all__ = ["Checkpoint"]

@@ -14,7 +14,7 @@ from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
 from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.files.folders import write_json
+from nfn_monomial.tools.files.atomic import write_json
 
 __all__ = ["OPTIONS", "SHIPPED", "Recipe", "read_recipes", "write_recipes"]
 

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
-from nfn_monomial.tools.files.folders import results_folder, write_atomically
-from nfn_monomial.tools.sealed import seal
+from nfn_monomial.tools.files.atomic import results_folder, write_atomically
+from nfn_monomial.tools.files.sealed import seal
 from nfn_monomial.tools.store import SUFFIX, Store, digest_of
 
 from .checkpoint import Checkpoint

@@ -1,7 +1,7 @@
-"""What a command found, in the files that all leave: ``table.md``, ``results.json``, and figures.
+"""The results of a command in files: ``table.md``, ``results.json``, and figures.
 
 Tables are built once, shown in the terminal and as Markdown. Functions that draw return a `Figure`, so that tests and
-notebooks can look at what it shows.
+notebooks can look at its contents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.table import Table as RichTable
 
 from nfn_monomial.errors import InvalidValueError
 
-from .files.folders import write_atomically
+from .files.atomic import write_atomically
 
 __all__ = ["MARKERS", "PALETTE", "Report", "Table", "fit_cells", "look", "panels", "png"]
 
@@ -40,13 +40,13 @@ class Table:
     """Header and cells as text.
 
     Attributes:
-        title: what is shown.
+        title: of the table.
         header: a name for every column.
         cells: line by line.
-        text_columns: so many are flush left, the others hold numbers.
-        names: columns that say what a line is about; every part of a table that is too wide for a terminal has them.
-        bold: lines that stand out; in Markdown, their first cell does.
-        notes: what has to be known to read it.
+        text_columns: number of columns that are flush left; the others have numbers.
+        names: columns that name the lines; every part of a table that is too wide for a terminal has them.
+        bold: lines that are bold; in Markdown, only their first cell is.
+        notes: explain the table.
     """
 
     title: str
@@ -62,7 +62,7 @@ class Table:
             raise InvalidValueError(f"a line of {len(wrong[0])} cells under {len(self.header)} columns: {wrong[0]}")
 
     def markdown(self) -> str:
-        """The table with its title above and its notes below."""
+        """Returns the table as Markdown, with its title above and its notes below."""
         rule = ["---" if i < self.text_columns else "---:" for i in range(len(self.header))]
         cells = [(f"**{line[0]}**" if i in self.bold else line[0], *line[1:]) for i, line in enumerate(self.cells)]
         lines = ["| " + " | ".join(line) + " |" for line in (self.header, rule, *cells)]
@@ -70,7 +70,7 @@ class Table:
         return "\n".join([f"**{self.title}**", "", *lines, *notes]) + "\n"
 
     def rich(self, width: int = 80) -> RichTable:
-        """The table for a terminal of so many columns."""
+        """Returns the table for a terminal of this width."""
         table = RichTable(
             title=self.title, caption="\n".join(self.notes) or None, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
             title_justify="left", caption_justify="left", title_style="bold",
@@ -83,36 +83,37 @@ class Table:
         return table
 
     def parts(self, width: int) -> list[Table]:
-        """Tables that fit into so many columns, one below the other: this one, if it does."""
+        """Splits the table into tables of at most this width, one below the other."""
         least = [w + 1 for w in _least([self.header, *self.cells])]
         groups = [list(self.names)]
         for i in (i for i in range(len(least)) if i not in self.names):
             if len(groups[-1]) > len(self.names) and sum(least[j] for j in (*groups[-1], i)) > width + 1:
                 groups.append(list(self.names))
             groups[-1].append(i)
-        return [self._part(sorted(group), group is groups[0], group is groups[-1]) for group in groups]
-
-    def _part(self, columns: Sequence[int], first: bool, last: bool) -> Table:
-        return replace(
-            self,
-            title=self.title if first else f"{self.title}, continued",
-            header=tuple(self.header[i] for i in columns),
-            cells=tuple(tuple(line[i] for i in columns) for line in self.cells),
-            text_columns=sum(i < self.text_columns for i in columns),
-            names=tuple(columns.index(i) for i in self.names),
-            notes=self.notes if last else (),
-        )
+        return [
+            replace(
+                self,
+                title=self.title if group is groups[0] else f"{self.title}, continued",
+                header=tuple(self.header[i] for i in columns),
+                cells=tuple(tuple(line[i] for i in columns) for line in self.cells),
+                text_columns=sum(i < self.text_columns for i in columns),
+                names=tuple(columns.index(i) for i in self.names),
+                notes=self.notes if group is groups[-1] else (),
+            )
+            for group in groups
+            if (columns := sorted(group))
+        ]
 
 
 def _least(lines: Sequence[Sequence[str]]) -> list[int]:
-    """The widths that columns need if their cells are broken between words; names have more room."""
+    """Returns the widths that columns need if their cells are broken between words; the first has more room."""
     columns = list(zip(*lines, strict=True))
     least = [max([LEAST_WIDTH, *(len(word) for cell in column for word in cell.split())]) for column in columns]
     return [max(least[0], min(LABEL_WIDTH, max(map(len, columns[0])))), *least[1:]]
 
 
 def fit_cells(lines: list[list[str]], width: int) -> list[list[str]]:
-    """Cells with line breaks between words, if they need them to fit; rich would break words to make columns equal."""
+    """Breaks cells between words if the table is too wide; rich would break words to make columns equal."""
     wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(wide) + len(wide) - 1 <= width:
         return lines
@@ -123,7 +124,7 @@ def fit_cells(lines: list[list[str]], width: int) -> list[list[str]]:
 
 
 def panels(rows: int, columns: int, size: tuple[float, float], *, grid: bool = True) -> tuple[Figure, list[Axes]]:
-    """An empty figure of so many inches and its axes, row by row; without a grid, they are for images."""
+    """Returns an empty figure of a size in inches, and its axes, row by row; without a grid, they are for images."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
@@ -135,7 +136,7 @@ def panels(rows: int, columns: int, size: tuple[float, float], *, grid: bool = T
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a file, the same whenever it is drawn the same; panels in which nothing was drawn are left out."""
+    """Returns the figure as the bytes of a PNG, without the panels in which nothing was drawn."""
     for ax in figure.axes:
         ax.set_visible(ax.has_data())
     file = io.BytesIO()
@@ -144,13 +145,13 @@ def png(figure: Figure) -> bytes:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and marker of a model by its number in the figure."""
+    """Returns colour and marker of a model by its number in the figure."""
     return {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
 
 
 @dataclass(frozen=True)
 class Report:
-    """The findings of an experiment.
+    """The results of an experiment.
 
     Attributes:
         tables: in the order in which they are shown.
@@ -166,11 +167,11 @@ class Report:
 
     @property
     def markdown(self) -> str:
-        """All tables."""
+        """All tables, as Markdown."""
         return "\n".join([*[f"{self.heading}\n"] * bool(self.heading), *(table.markdown() for table in self.tables)])
 
     def contents(self) -> dict[str, bytes]:
-        """File name -> what is written there."""
+        """Returns file name -> contents."""
         return {
             "table.md": self.markdown.encode(),
             "results.json": (json.dumps(self.results, indent=1, allow_nan=False) + "\n").encode(),
@@ -178,14 +179,14 @@ class Report:
         }
 
     def write(self, folder: Path) -> list[Path]:
-        """Write all files, each whole or not at all; returns their paths."""
+        """Writes all files, each whole or not at all; returns their paths."""
         files = self.contents()
         for name, data in files.items():
             write_atomically(folder / name, data)
         return [folder / name for name in files]
 
     def show(self, console: Console) -> None:
-        """The tables in a terminal, one that is too wide in parts."""
+        """Prints the tables in a terminal; one that is too wide, in parts."""
         for table in self.tables:
             for part in table.parts(console.width):
                 console.print("", part.rich(console.width), sep="\n")

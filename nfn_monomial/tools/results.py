@@ -1,8 +1,8 @@
-"""The folder for a command's results: nothing that was read, and nothing that is there, is written over.
+"""The folder for a command's results: no file that was read, or that is there already, is written over.
 
-While a command is at work its folder has a `Store`, ``unfinished``, with the pieces of what takes long and the names of
-the files that it has begun to write. If it is cut off, the same command, asked again, takes those pieces and replaces
-those files. When the results are written, the store is removed.
+While a command is at work its folder has a `Store`, ``unfinished``, with the pieces of long work and the names of the
+files that it has begun to write. If it is cut off, the same command continues with those pieces and replaces those
+files. When the results are written, the store is removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from nfn_monomial import __version__
 from nfn_monomial.errors import InvalidValueError
 
-from .files.folders import results_folder
+from .files.atomic import results_folder
 from .store import Store
 
 __all__ = ["Progress", "Results", "command_key", "silent"]
@@ -27,19 +27,24 @@ UNFINISHED = "unfinished"
 BEGUN = "files"  # the piece that has the names of the files that are being written
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Told how many steps are done, and how many there are."""
+"""Is called with the number of steps that are done, and of all steps."""
 
 
 def silent(done: int, total: int) -> None:
-    """The `Progress` that says nothing."""
+    """Reports no `Progress`."""
 
 
 def command_key(command: str, arguments: Mapping[str, Any], files: Iterable[Path]) -> dict[str, Any]:
-    """All that determines what a command finds: its arguments, checksums of the files that it reads, and versions."""
+    """Collects all that determines a command's results: its arguments, checksums of files that it reads, versions."""
+
+    def checksum(path: Path) -> str:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
     return {
         "command": command,
         "arguments": dict(arguments),
-        "files": {str(path): _checksum(path) for path in files if path.is_file()},
+        "files": {str(path): checksum(path) for path in files if path.is_file()},
         "versions": {"nfn-monomial": __version__, "torch": torch.__version__},
     }
 
@@ -49,12 +54,12 @@ class Results:
 
     Args:
         folder: its path.
-        key: what determines the results, see `command_key`; without one nothing is kept.
-        leaves: files that the results have in any case.
-        force: whether files that are there may be replaced.
+        key: determines the results, see `command_key`; without one nothing is kept.
+        leaves: files that the results always have.
+        force: whether existing files may be replaced.
 
     Attributes:
-        store: of pieces that are kept until the results are written.
+        store: keeps pieces until the results are written.
 
     Raises:
         ValueError: if the folder is a file, or has results (without ``force``).
@@ -75,11 +80,11 @@ class Results:
         self._require_free(leaves)
 
     def claim(self, names: Sequence[str | Path], read: Mapping[Path, str]) -> list[Path]:
-        """The paths of the files that are written from here on, of which these are the names in the folder.
+        """Returns the paths of files that are about to be written, by their names in the folder.
 
         Raises:
-            ValueError: if two would have one name, a file was read (``read`` has their resolved paths, and what to call
-                them), or is there already (without ``force``).
+            ValueError: if two have one name, a file was read (``read``: resolved path -> label), or is there already
+                (without ``force``).
         """
         texts = list(map(str, names))
         if twice := sorted({name for name in texts if texts.count(name) > 1}):
@@ -98,18 +103,13 @@ class Results:
         return paths
 
     def finish(self) -> None:
-        """Remove what was kept: the results are written."""
+        """Removes the pieces, once the results are written."""
         if self.store is not None:
             self.store.clear()
-            with contextlib.suppress(OSError):  # something of a user's is in it
+            with contextlib.suppress(OSError):  # if a user's files are in it
                 self.store.folder.rmdir()
 
     def _require_free(self, names: Iterable[str]) -> None:
         for name in () if self._force else names:
             if name not in self._begun and (path := self.folder / name).exists():
                 raise InvalidValueError(f"{path} is there already: give another --out, or --force to replace it")
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

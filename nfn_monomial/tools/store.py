@@ -1,8 +1,8 @@
-"""Finished work that is kept: each piece in a sealed file that says what it was made by and of what.
+"""Finished work that is kept: each piece in a sealed file with the key of the work that it belongs to.
 
 The key of a store is a hash of torch's version and of all that the work depends on: configuration, data, and a version
-of what is computed, a number that stands beside the code and is raised by whoever changes results. A piece of another
-key, a damaged one, and one that was changed by hand are not taken for finished: they are made again.
+number beside the code, which is raised by whoever changes results. A piece with another key, a damaged one, and one
+that was changed by hand do not count as finished: they are made again.
 """
 
 from __future__ import annotations
@@ -20,42 +20,41 @@ from torch import Tensor
 
 import nfn_monomial
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged
 
-from .files.folders import write_atomically
-from .sealed import read_sealed, seal
+from .files.atomic import write_atomically
+from .files.sealed import read_sealed, seal
 
 __all__ = ["Piece", "Store", "code_of", "digest_of"]
 
-SUFFIX = ".piece"  # not that of a checkpoint, as which a folder that is read may hold it
+SUFFIX = ".piece"  # not that of a checkpoint, because it may be in a folder of checkpoints
 OTHERS = (nfn_monomial.__name__, "torch", *sys.stdlib_module_names)
 
 log = logging.getLogger(__name__)
 
 Piece: TypeAlias = "tuple[Any, dict[str, Tensor]]"
-"""A finished piece of work: what is stated, as JSON has it, and tensors."""
+"""A finished piece of work: a statement, as JSON has it, and tensors."""
 
 
 def code_of(*classes: type) -> str:
-    """A hash of torch's version, and of the files of a user's own classes.
+    """Hashes torch's version, and the files of a user's own classes.
 
-    What is not in a file, as a class that was typed into a console, is left out with a warning.
+    A class without a file, such as one that was typed into a console, is left out with a warning.
     """
-    own = {c.__module__ for cls in classes for c in cls.__mro__ if c.__module__.split(".")[0] not in OTHERS}
-    return digest_of([torch.__version__, *(_text(name) for name in sorted(own))])[:16]
+    modules = {c.__module__ for cls in classes for c in cls.__mro__ if c.__module__.split(".")[0] not in OTHERS}
+    texts = []
+    for name in sorted(modules):
+        file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+        known = file.is_file()
+        if not known:
+            log.warning("the source of %s is not known: its results are kept though it may have changed", name)
+        texts.append(file.read_text(encoding="utf-8") if known else "")
+    return digest_of([torch.__version__, *texts])[:16]
 
 
 def digest_of(value: Any) -> str:
-    """The SHA-256 of a value, as JSON has it."""
+    """Returns the SHA-256 of a value, as JSON has it."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _text(name: str) -> str:
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if file is None or not Path(file).is_file():
-        log.warning("the source of %s is not known: what it made is kept though it may have changed", name)
-        return ""
-    return Path(file).read_text(encoding="utf-8")
 
 
 class Store:
@@ -65,12 +64,11 @@ class Store:
         self.folder, self._key = folder, digest_of([torch.__version__, key])
 
     def piece(self, name: str, make: Callable[[], tuple[Any, Mapping[str, Tensor]]]) -> Piece:
-        """A piece as it was kept, or made, and kept."""
-        found = self.get(name)
-        return self.put(name, *make()) if found is None else found
+        """Returns a piece as it was kept; or makes it, and keeps it."""
+        return self.get(name) or self.put(name, *make())
 
     def get(self, name: str) -> Piece | None:
-        """A piece that was kept; None if there is none, or, with a warning, none that is whole and of this key."""
+        """Returns a piece that was kept; None if there is none, or it is damaged or of another key, with a warning."""
         path = self._path(name)
         if not path.exists():
             return None
@@ -85,13 +83,13 @@ class Store:
         return stated["stated"], {key: t.clone() for key, t in tensors.items()}  # of a file that may be replaced
 
     def put(self, name: str, stated: Any, tensors: Mapping[str, Tensor]) -> Piece:
-        """Keep a piece; returns it as `get` does, so that what follows is the same to the last bit."""
-        held = {key: t.detach().contiguous() for key, t in tensors.items()}
-        write_atomically(self._path(name), seal(held, {"key": self._key, "piece": name, "stated": stated}))
-        return json.loads(json.dumps(stated)), held
+        """Keeps a piece; returns it as `get` does, so that later steps are the same to the last bit."""
+        tensors = {key: t.detach().contiguous() for key, t in tensors.items()}
+        write_atomically(self._path(name), seal(tensors, {"key": self._key, "piece": name, "stated": stated}))
+        return json.loads(json.dumps(stated)), tensors
 
     def clear(self) -> None:
-        """Remove all pieces."""
+        """Removes all pieces."""
         for path in self.folder.glob(f"*{SUFFIX}"):
             path.unlink()
 

@@ -9,7 +9,7 @@ import pytest
 
 from nfn_monomial import MonomialError
 from nfn_monomial.benchmarks.reading import map_array, read_rows, whole
-from nfn_monomial.tools.files.documents import parse_json
+from nfn_monomial.tools.files.untrusted import parse_json
 
 DEEP = "[" * 1500 + "]" * 1500
 

@@ -29,9 +29,9 @@ from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.runs import RunStore
-from nfn_monomial.tools.checkpoints.files import read_checkpoint
 from nfn_monomial.tools.definitions.define import Definition, read_definition
-from nfn_monomial.tools.files.folders import write_json
+from nfn_monomial.tools.files.atomic import write_json
+from nfn_monomial.tools.files.checkpoints import read_checkpoint
 from nfn_monomial.tools.files.networks import load_checkpoint, load_safetensors, save_safetensors
 from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
 

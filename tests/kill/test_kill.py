@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.benchmarks.models.inr import SineNetwork
 from nfn_monomial.tools.cli.application import app
-from nfn_monomial.tools.files.folders import write_json
+from nfn_monomial.tools.files.atomic import write_json
 
 ONCE = ("--seeds", "1", "--set", "training.epochs=1", "--set", "training.checkpoint_seconds=0")
 OWN = ("--activation", "relu")

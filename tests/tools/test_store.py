@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning_fabric.utilities import rank_zero_only
 
-from nfn_monomial.tools.files.folders import write_json
+from nfn_monomial.tools.files.atomic import write_json
 from nfn_monomial.tools.store import Store, code_of
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 __all__ = ["FORMATS", "CorpusError", "Format", "Kind", "register_format", "require_folder"]
 

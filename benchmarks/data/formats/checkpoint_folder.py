@@ -12,7 +12,7 @@ import torch
 
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks
 from nfn_monomial.tools.definitions.define import Definition, DefinitionError, read_definition
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, Format, register_format, require_folder

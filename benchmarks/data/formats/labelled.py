@@ -27,7 +27,9 @@ from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import ColumnTask
 from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import MissingFileError, MonomialError
-from nfn_monomial.tools.checkpoints.files import (
+from nfn_monomial.tools.checkpoints.networks import Network
+from nfn_monomial.tools.definitions.define import Definition
+from nfn_monomial.tools.files.checkpoints import (
     INDEX,
     SAFE,
     TORCH,
@@ -36,10 +38,7 @@ from nfn_monomial.tools.checkpoints.files import (
     checkpoints_in,
     read_checkpoint,
 )
-from nfn_monomial.tools.checkpoints.networks import Network
-from nfn_monomial.tools.definitions.define import Definition
-from nfn_monomial.tools.files.documents import parse_json
-from nfn_monomial.tools.files.strangers import FileError, damaged
+from nfn_monomial.tools.files.untrusted import FileError, damaged, parse_json
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.predictors.tasks import MOST_WEIGHTS
 from nfn_monomial.tools.results import Progress, silent

@@ -18,7 +18,7 @@ from torch import Tensor
 from nfn_monomial.benchmarks.reading import read_rows, whole
 from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged
 
 from .base import CorpusError
 

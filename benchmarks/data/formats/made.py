@@ -27,11 +27,11 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.folders import write_atomically
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.atomic import write_atomically
+from nfn_monomial.tools.files.sealed import read_sealed, seal
+from nfn_monomial.tools.files.untrusted import damaged
 from nfn_monomial.tools.predictors.architectures import Architecture, architecture_of
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
-from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .base import CorpusError, Format, register_format
 

@@ -30,8 +30,8 @@ from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.definitions.chains import layers_of, parameters_of
-from nfn_monomial.tools.files.strangers import FileError, damaged
 from nfn_monomial.tools.files.tensors import read_torch_file
+from nfn_monomial.tools.files.untrusted import FileError, damaged
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, Format, register_format, require_folder

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from nfn_monomial.benchmarks.reading import read_json, read_rows
 from nfn_monomial.checks import listed, shown
-from nfn_monomial.tools.files.documents import parse_json, read_bytes
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged, parse_json, read_bytes
 
 from .base import CorpusError
 

@@ -27,8 +27,7 @@ from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, halves
 from nfn_monomial.benchmarks.reading import map_array, number, read_rows, whole
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.documents import read_bytes
-from nfn_monomial.tools.files.strangers import damaged
+from nfn_monomial.tools.files.untrusted import damaged, read_bytes
 from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
 from nfn_monomial.tools.predictors.models import NetworkInfo
 

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Unpack
 
-import torch
 from torch import Tensor
 
 from nfn_monomial import balance
 from nfn_monomial.canonical.fingerprint import STEPS
 from nfn_monomial.tools.report import Table
 
-from .findings import Finding, Written, difference_as_written, left_behind
+from .finding import Finding, left_behind
 from .networks import Naming, PathLike, read_networks
 
 __all__ = ["balance_checkpoint"]
 
 
 def balance_checkpoint(checkpoint: PathLike, *, fibre: bool = False, **naming: Unpack[Naming]) -> Finding:
-    """The canonical form of a checkpoint: of all networks that scales and signs lead to, the balanced one.
+    """Makes the canonical form of a checkpoint: the balanced one of all networks that scales and signs lead to.
 
     See `nfn_monomial.balance`. The function is the same; neurons stay in their places.
 
     Args:
         checkpoint: the network.
-        fibre: whether to write its normal form (`nfn_monomial.fibre.NormalForm.write`), by all that leaves the function
-            as it is, where more than permutations, scales and signs is known.
+        fibre: whether to write its normal form (`nfn_monomial.fibre.NormalForm.write`), if more than permutations,
+            scales and signs is known to keep the function.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
@@ -42,21 +42,21 @@ def balance_checkpoint(checkpoint: PathLike, *, fibre: bool = False, **naming: U
     if form is not None:
         written = form.write(tensors)
         tensors = {name: written.get(name, t) for name, t in wide.items()}
-    printed, difference = network.fingerprint(), difference_as_written(network, tensors)
-    before, after = _norms(network), _norms(tensors)
-    norms = {name: {"before": before[name], "after": after[name]} for name in before}
+    printed, difference = network.fingerprint(), network.difference_as_written(tensors)
+    norms = {name: {"before": float(t.norm()), "after": float(tensors[name].norm())} for name, t in wide.items()}
+    norm = {when: math.hypot(*(of_one[when] for of_one in norms.values())) for when in ("before", "after")}
     if difference is None:
-        said = f"Its outputs were not compared: {network.why_not}."
+        outputs = f"Its outputs were not compared: {network.why_not}."
     else:
-        said = f"No output changes by more than {difference:.1e} of the largest."
-    if printed is None:
+        outputs = f"No output changes by more than {difference:.1e} of the largest."
+    text = printed
+    if text is None:
         coarse = sorted({str(t.dtype).removeprefix("torch.") for t in network.values() if t.dtype not in STEPS})
-        told = f"none, as {', '.join(coarse)} has too few digits to tell networks apart; compare it with others"
-    else:
-        told = printed
-    lines = [f"Fingerprint of {network.label}: {told}", said, *left_behind([network])]
+        text = f"none, as {', '.join(coarse)} has too few digits to tell networks apart; compare it with others"
+    lines = [f"Fingerprint of {network.label}: {text}", outputs, *left_behind([network])]
     lines += network.why_no_form(asked=fibre)
-    cells = [(name, f"{norm['before']:.4g}", f"{norm['after']:.4g}") for name, norm in norms.items()]
+    both = {**norms, "all": norm}
+    cells = [(name, f"{of_one['before']:.4g}", f"{of_one['after']:.4g}") for name, of_one in both.items()]
     results = {
         "network": network.definition.name,
         "checkpoint": str(network.checkpoint.path),
@@ -64,15 +64,9 @@ def balance_checkpoint(checkpoint: PathLike, *, fibre: bool = False, **naming: U
         "normal_form": form is not None,
         "max_output_difference": difference,
         "left": list(network.unread),
-        "norm": norms.pop("all"),
+        "norm": norm,
         "layers": norms,
     }
     table = Table(f"The canonical form of {network.label}", ("parameter", "L2 norm", "balanced"), tuple(cells))
-    made = Written(network, network.checkpoint.name, tensors)
-    return Finding((network,), "\n".join(lines), results, [table], checkpoints=[made]).with_notes()
-
-
-def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Of every tensor, and of all together."""
-    norms = {name: float(t.double().norm()) for name, t in tensors.items()}
-    return norms | {"all": float(torch.tensor(list(norms.values()), dtype=torch.float64).norm())}
+    new = [(network, network.checkpoint.name, tensors)]
+    return Finding((network,), "\n".join(lines), results, [table], checkpoints=new).with_notes()

@@ -1,4 +1,4 @@
-"""The pictures of these commands."""
+"""The figures of the commands for checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROW = 0.24  # inches of a layer
 def draw_lines(
     losses: Mapping[str, Sequence[float]], accuracies: Mapping[str, Sequence[float]], measured: str
 ) -> Figure:
-    """Loss and, if there is one, accuracy on a line of networks: way to move them -> values, from 0 to 1."""
+    """Draws loss and, if there is one, accuracy on lines of networks: method that moved them -> values from 0 to 1."""
     shown = {"loss": losses} | ({"accuracy": accuracies} if accuracies else {})
     figure, axes = panels(1, len(shown), (5.2 * len(shown), 3.8))
     for ax, (name, curves) in zip(axes, shown.items(), strict=True):
@@ -35,12 +35,12 @@ def draw_lines(
     return figure
 
 
-def draw_comparison(found: Comparison) -> Figure:
-    """What a comparison found: distances of every parameter, and shares of the symmetries."""
-    figure, axes = panels(1, 2, (10.5, max(2.6, 0.9 + ROW * len(found.layers))))
-    names = list(found.layers)
+def draw_comparison(comparison: Comparison) -> Figure:
+    """Draws the distances of every parameter, and the shares of the symmetries."""
+    figure, axes = panels(1, 2, (10.5, max(2.6, 0.9 + ROW * len(comparison.layers))))
+    names = list(comparison.layers)
     places = np.arange(len(names))
-    layers = list(found.layers.values())
+    layers = list(comparison.layers.values())
     axes[0].barh(places - 0.2, [layer.raw_l2 for layer in layers], 0.4, color=RAW, label="as they are")
     axes[0].barh(places + 0.2, [layer.aligned_l2 for layer in layers], 0.4, color=ALIGNED, label="aligned")
     axes[0].set_yticks(places, names, fontsize=8)
@@ -48,7 +48,7 @@ def draw_comparison(found: Comparison) -> Figure:
     axes[0].set(xlabel="L2 distance")
     axes[0].legend(frameon=False, fontsize=8)
     start = 0.0
-    for kind, share in found.explained.items():
+    for kind, share in comparison.explained.items():
         axes[1].bar([0], [share], 0.5, bottom=start, color=KINDS[kind], label=f"{kind} {share:.1%}")
         start += share
     axes[1].set(ylabel="share of the squared distance", xlim=(-0.5, 1.6), xticks=[], ylim=(0, 1))
@@ -59,7 +59,7 @@ def draw_comparison(found: Comparison) -> Figure:
 def draw_family(
     labels: Sequence[str], distances: Sequence[Sequence[float]], merges: Sequence[Sequence[float]], kin: Any
 ) -> Figure:
-    """The tree of many networks, and the matrix of their distances in the order of the tree, with dots for the kin."""
+    """Draws the tree of many networks, and the matrix of their distances in the same order, with dots for relatives."""
     from scipy.cluster.hierarchy import dendrogram
 
     tree = dendrogram(np.asarray(merges), no_plot=True, labels=list(labels))

@@ -1,231 +1,221 @@
-"""Adapters of `peft` without their base: what their pairs of low rank add to its layers.
-
-A pair adds ``factor * B A x`` to the output of a layer of the base. The factor is no tensor: ``adapter_config.json``
-beside the tensors says whether it is ``alpha / r`` or ``alpha / sqrt(r)``, and may state both numbers for each layer.
-"""
+"""Two networks compared: the verdict on their weights, settings and outputs, their distances, and their kinship."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
 
-from nfn_monomial.checks import listed, shown
-from nfn_monomial.tools.definitions.define import Definition, define
-from nfn_monomial.tools.files.documents import parse_json, read_bytes
-from nfn_monomial.tools.files.strangers import FileError, damaged
+from nfn_monomial.alignment import Comparison, Kinship, kinship
+from nfn_monomial.alignment.comparison import compared
+from nfn_monomial.alignment.outputs import output_difference, p_value_of_partners
+from nfn_monomial.alignment.places import LOOKED_FOR
+from nfn_monomial.alignment.rounding import differing
+from nfn_monomial.alignment.verdict import Level, Outputs, Verdict, other_tensors, verdict_on
+from nfn_monomial.fibre import FibreComparison, compare_fibres
+from nfn_monomial.running import largest_change
+from nfn_monomial.tools.definitions.loading import tensors_of
+from nfn_monomial.tools.report import Table
+from nfn_monomial.tools.results import Progress, silent
 
-from .chains import plant
-from .files import Checkpoint
+from .figures import draw_comparison
+from .finding import Finding
+from .networks import Network
 
-__all__ = ["PAIRS", "Adapter", "pairs_of"]
+__all__ = [
+    "SURPRISING",
+    "compare_pair",
+    "judge_pair",
+    "kinship_in_words",
+    "kinship_to_json",
+    "placed_by_class",
+    "places_in_words",
+]
 
-PAIRS = "the low-rank pairs of an adapter"
-CONFIG = "adapter_config.json"
-A, B, BIAS = ".lora_A.weight", ".lora_B.weight", ".lora_B.bias"
-MERGE = "put the adapter into its base by model.merge_and_unload() and save that"
-OTHER_TENSORS = {
-    r"\.lora_magnitude_vector": "magnitudes of DoRA, which depend on the base",
-    r"\.lora_embedding_[AB]$": "adapters of embeddings",
-    r"\.base_layer\.": "tensors of the base",
-}
-FACTOR = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"}
-# How the pairs were found, where they are, and what their tensors show. Peft sets fan_in_fan_out by the layer.
-OF_NO_CONSEQUENCE = {
-    "auto_mapping", "base_model_class", "base_model_name_or_path", "bias", "corda_config", "eva_config",
-    "exclude_modules", "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
-    "lora_bias", "lora_dropout", "lora_ga_config", "megatron_core", "merge_weights", "modules_to_save", "peft_type",
-    "peft_version", "qalora_group_size", "revision", "target_modules", "task_type",
-}  # fmt: skip
-STARTS = (None, False, True, "gaussian", "eva", "orthogonal")  # of the pairs alone; others change the base as well
-PATTERNS = 16  # with signs of repetition; the more of those, the longer a pattern may look for its place
-REPETITION = re.compile(r"[*+?{]")
-NAME = 300  # characters of a layer's name that is looked up by such patterns
+STEPS = 4  # of a comparison: weights, normal forms, outputs, and kinship
+ROUNDING = 1e-8  # of outputs in float64
+SURPRISING = 0.05  # the largest p-value that is reported as surprising
+PLACED = 1e-3  # the largest p-value by which a network is like a new one of its class
+NAMED = 4  # nodes that are named in a sentence
 
 
-def pairs_of(checkpoint: Checkpoint) -> Definition | None:
-    """The adapter of `peft` in a checkpoint: what its pairs add to the layers of a base, without the base.
+def judge_pair(
+    a: Network, b: Network, seed: int = 0, *, thorough: bool = True, progress: Progress = silent
+) -> tuple[Verdict, Comparison, FibreComparison | None]:
+    """Judges whether two networks are the same function.
 
-    None where there are no such pairs.
+    Args:
+        a: the first network.
+        b: the second one, of the same architecture and widths.
+        seed: of the alignment.
+        thorough: whether to search for the nearest element also if the networks are not equal, and to run them also if
+            their weights explain nothing, for which the verdict is "not known" otherwise.
+        progress: is told each step that is done: weights, normal forms, outputs.
 
-    Raises:
-        FileError: if there is anything else, which `peft` uses in another way.
+    Returns:
+        The verdict; the comparison of the weights by permutations, signs and scales; that of the normal forms, if there
+        are any and the weights alone do not decide.
     """
-    shapes = checkpoint.shapes
-    names = [key.removesuffix(A) for key in shapes if key.endswith(A)]
-    if not names:
-        return None
-    others = set(shapes).difference(name + side for name in names for side in (A, B, BIAS))
-    odd = [name for name in names if not len(shapes[name + A]) == len(shapes.get(name + B, ())) == 2]
-    odd += [name for name in names if name not in odd and shapes[name + A][0] != shapes[name + B][1]]
-    if wrong := [*sorted(others), *(name + A for name in odd)]:
-        known = (words for pattern, words in OTHER_TENSORS.items() if re.search(pattern, wrong[0]))
-        kind = next(known, "modules that were saved whole" if others else "")
-        raise FileError(
-            f"{checkpoint.path} has {listed(wrong)}, expected pairs *{A} (rank, inputs) and *{B} (outputs, rank), and "
-            f"nothing else{kind and f', not {kind}'}: {MERGE}"
+    weights = compared(a.space, a.state, b.state, seed=seed, search=thorough)
+    if a.stored is not a or b.stored is not b:  # folding is a part of the move
+        squares = (float((a.stored[name].double() - b.stored[name].double()).square().sum()) for name in a)
+        words = f"once batch norms are folded, {weights.move.words}"
+        weights = dataclasses.replace(weights, move=weights.move._replace(words=words, stored=sum(squares) ** 0.5))
+    progress(1, STEPS)
+    forms = None
+    settings = a.differences(b)
+    if weights.move.level > Level.SAME and not weights.unmoved and not settings and a.form is not None:
+        forms = compare_fibres(a.form, dict(a), dict(b), seed=seed)
+    progress(2, STEPS)
+    moves = [weights.move] if forms is None else [weights.move, forms.move]
+    doubts = other_tensors(tuple(sorted({*weights.unmoved, *(forms.unlike if forms else ())})))
+    doubts += ["what reaches their functions beside the weights differs"] * bool(settings)
+    if arguments := a.other_arguments(b):
+        doubts.append(f"hyper_parameters differ that nothing was built of: {', '.join(arguments)}")
+    outputs = None
+    if a.runs and b.runs and (thorough or min(move.level for move in moves) < Level.UNKNOWN):
+        with torch.no_grad():
+            if settings:  # each is run with its own
+                first, second = (network.outputs(a.definition.inputs) for network in (a, b))
+                largest = relative = math.inf
+                if [t.shape for t in first] == [t.shape for t in second]:
+                    changes = (x.double() - y.double() for x, y in zip(first, second, strict=True) if x.numel())
+                    largest = max((float(change.abs().max()) for change in changes), default=0.0)
+                    relative = largest_change(second, first)
+                eps = max(torch.finfo(t.dtype).eps for network in (a, b) for t in network.values())
+                outputs = Outputs(largest, relative, ROUNDING, True, eps)
+            else:
+                # a new module, because tensors that a checkpoint lacks are those of the module
+                module, inputs = a.definition.template(), a.definition.inputs
+                run = output_difference(a.space, weights.group_element, module, inputs, (a.state, b.state))
+                outputs = run.outputs
+    progress(3, STEPS)
+    verdict = verdict_on(moves, doubts, outputs)
+    same = verdict.level == Level.SAME
+    return verdict, dataclasses.replace(weights, same_function=same, verdict=verdict.words, outputs=outputs), forms
+
+
+def compare_pair(a: Network, b: Network, apart: Sequence[Network], seed: int, progress: Progress) -> Finding:
+    """Compares two networks; ``apart`` are others that were trained independently, for a p-value."""
+    verdict, weights, forms = judge_pair(a, b, seed, progress=progress)
+    unread = differing(a.unread, b.unread)
+    lines = [f"{a.label} and {b.label}: {verdict.words}."]
+    if weights.outputs is not None:
+        lines.append(
+            f"Largest difference of outputs: {weights.outputs.largest:.2g}, which is {weights.outputs.relative:.2g} of "
+            "the largest output."
         )
-    generator = torch.Generator().manual_seed(0)
-    inputs = tuple(torch.randn(2, shapes[name + A][1], generator=generator) for name in names)
-    pairs = Pairs(
-        {name: (shapes[name + A], shapes[name + B]) for name in names}, {n for n in names if n + BIAS in shapes}
+    elif not a.runs:
+        lines.append(f"Outputs were not compared: {a.why_not}.")
+    shares = ", ".join(f"{kind} {share:.1%}" for kind, share in weights.explained.items())
+    lines.append(f"Shares of the squared distance between the weights: {shares}.")
+    if settings := a.differences(b):
+        lines.append(f"What reaches their functions beside the weights differs: {'; '.join(settings[:6])}.")
+    if weights.unmoved:
+        lines.append(f"Tensors that no symmetry moves differ, too: {', '.join(weights.unmoved[:6])}.")
+    if unread:
+        lines.append(f"Left out, as the network does not read it: {', '.join(unread[:6])}.")
+    norms = {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in a.items()}
+    if forms is not None:
+        moved = math.hypot(*(layer.aligned_l2 for layer in weights.layers.values()))
+        before, after = forms.distances.items()
+        middle = ("but for permutations, signs and scales", moved / (math.hypot(*norms.values()) or 1))
+        forms = dataclasses.replace(forms, distances=dict([before, middle, after]))
+        steps = ", ".join(f"{distance:.2g} {words}" for words, distance in forms.distances.items())
+        lines.append(f"Distances, relative to the first: {steps}.")
+    elif not weights.same_function and not settings:
+        lines += a.why_no_form()
+    kin = kinship(a.space, a, b, seed=seed, given=a.definition.unlearned)
+    progress(STEPS, STEPS)
+    partners = None
+    if apart and weights.outputs is not None and not settings:
+        module, states = a.definition.template(), [network.state for network in (a, b, *apart)]
+        partners = p_value_of_partners(a.space, module, a.definition.inputs, states)
+    if not weights.same_function or kin.p_value <= SURPRISING:
+        lines += [*kinship_in_words(kin), *(placed_by_class([a, b], seed) if kin.p_value <= SURPRISING else ())]
+        if partners is not None:
+            lines.append(
+                f"In whatever order neurons stand, {partners:.2g} of all pairs of these two and the {len(apart)} of "
+                "--apart have neurons so alike: a p-value."
+            )
+        elif apart:
+            lines.append("No p-value from --apart: it takes a network that runs, on 8 example inputs or more.")
+    results = {
+        "network": a.definition.name,
+        "a": str(a.checkpoint.path),
+        "b": str(b.checkpoint.path),
+        **weights.to_json(),
+        "normal_forms": None if forms is None else forms.to_json(),
+        "kinship": kinship_to_json(kin),
+        "partners_p_value": partners,
+        "other_differences": sorted((*weights.unmoved, *unread)),
+        "settings": settings,
+    }
+    cells = [
+        (name, f"{layer.raw_l2:.4g}", f"{layer.aligned_l2:.4g}", f"{norms[name]:.4g}")
+        for name, layer in weights.layers.items()
+    ]
+    note = "Raw: of the second from the first; aligned: once it is moved next to it; norm: of the first."
+    header = ("parameter", "raw L2", "aligned L2", "norm")
+    table = Table(f"{a.label} and {b.label}", header, tuple(cells), notes=(note,))
+    return Finding((a, b), "\n".join(lines), results, [table], lambda: {"compare.png": draw_comparison(weights)})
+
+
+def kinship_to_json(kin: Kinship) -> dict[str, object]:
+    """Returns a kinship as JSON has it."""
+    return dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}}
+
+
+def kinship_in_words(kin: Kinship) -> list[str]:
+    """Says how surprising it would be for networks that were trained apart to have their neurons in these places."""
+    left = [f"Left out of kinship are {places_in_words(kin.places)}."] * bool(kin.places)
+    if not kin.nodes and kin.places:
+        return [f"No p-value of kinship: all that could be compared are {places_in_words(kin.places)}."]
+    if not kin.nodes:
+        return ["No p-value of kinship: it has no two neurons that training treats alike."]
+    places = f"{kin.in_place} of {kin.neurons} are nearest to the one in their own place, by chance {kin.expected}"
+    if kin.p_value > SURPRISING:
+        return [
+            f"Neurons stand as if they were trained apart, or permuted since (p = {kin.p_value:.2g}; {places}).",
+            *left,
+        ]
+    return [
+        f"Trained apart, they would have their neurons so much alike in less than 1 of {1 / kin.p_value:.2g} cases "
+        f"(p = {kin.p_value:.2g}; {places}).",
+        f"That holds if their first weights treat these neurons alike: looked for, and not seen, were {LOOKED_FOR}.",
+        *left,
+    ]
+
+
+def places_in_words(places: Mapping[str, str]) -> str:
+    """Names the nodes whose neurons have places of their own, with the reasons that show it."""
+    nodes_of: dict[str, list[str]] = {}
+    for node, reason in places.items():
+        nodes_of.setdefault(reason, []).append(node)
+    reasons = "; ".join(
+        f"{', '.join(nodes[:NAMED])}{f' and {len(nodes) - NAMED} more' * (len(nodes) > NAMED)}: {reason}"
+        for reason, nodes in nodes_of.items()
     )
-    return dataclasses.replace(define(pairs, inputs), name=PAIRS)
+    return f"neurons with places of their own, which training apart leaves alike, too ({reasons})"
 
 
-class Pairs(nn.Module):
-    """Pairs of matrices, by dotted names; ``shapes`` are those of A, ``(rank, inputs)``, and B, ``(outputs, rank)``."""
+def placed_by_class(relatives: Sequence[Network], seed: int) -> list[str]:
+    """Warns if one of these networks is as alike to one with new weights: then p-values of kinship mean nothing.
 
-    def __init__(
-        self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], biased: Collection[str] = ()
-    ) -> None:
-        super().__init__()
-        self._names = list(shapes)
-        for name, ((rank, inputs), (outputs, _)) in shapes.items():
-            plant(self, f"{name}.lora_A", nn.Linear(inputs, rank, bias=False))
-            plant(self, f"{name}.lora_B", nn.Linear(rank, outputs, bias=name in biased))
-
-    def forward(self, *inputs: Tensor) -> Any:
-        """An input ``(B, inputs)`` for each pair -> ``B A x`` of each, where B counts the factor."""
-        both = zip(self._names, inputs, strict=True)
-        return tuple(self.get_submodule(f"{n}.lora_B")(self.get_submodule(f"{n}.lora_A")(x)) for n, x in both)
-
-
-class Adapter(Checkpoint):
-    """A checkpoint of pairs whose B, and its bias, are read with their factors, and written without them.
-
-    Raises:
-        FileError: if the configuration beside it makes another function of the pairs, or does not fit them.
+    This happens if initial weights are not alike for all neurons, or if they are always the same.
     """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self.path, self.shapes = checkpoint, checkpoint.path, checkpoint.shapes
-        self._config = checkpoint.path.with_name(CONFIG)
-        self._settings = _read(self._config) if self._config.is_file() else None
-        self._factors = {} if self._settings is None else _factors(self._config, self._settings, self.shapes)
-
-    @property
-    def name(self) -> str:
-        return self._checkpoint.name
-
-    @property
-    def files(self) -> list[Path]:
-        return self._checkpoint.files
-
-    def renamed(self, stem: str) -> str:
-        return self._checkpoint.renamed(stem)
-
-    def outputs(self, name: str) -> list[Path]:
-        return self._checkpoint.outputs(name)
-
-    def stored(self, key: str) -> Tensor:
-        return self._checkpoint.stored(key)
-
-    def __getitem__(self, key: str) -> Tensor:
-        return self._times(key, self._checkpoint[key], 1)
-
-    def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        self._checkpoint.write(folder, name, {key: self._times(key, tensor, -1) for key, tensor in changed.items()})
-
-    def _times(self, key: str, tensor: Tensor, power: int) -> Tensor:
-        factor = self._factors.get(key, 1.0) ** power
-        if factor == 1.0 or not tensor.is_floating_point():
-            return tensor
-        exact = tensor.double() * factor
-        rounded = exact.to(tensor.dtype)
-        if (rounded.double() - exact).norm() > torch.finfo(tensor.dtype).eps * exact.norm():
-            raise FileError(
-                f"{self.path}: {key} times {factor:.3g} is out of the range of {tensor.dtype}: convert it to float32"
-            )
-        return rounded
-
-    def doubt_beside(self, first: Checkpoint) -> str:
-        """In words, what has to be known of it where it is compared with another one; nothing of most.
-
-        Raises:
-            FileError: if the factor of one of them alone is known.
-        """
-        if not isinstance(first, Adapter) or (self._settings is None) != (first._settings is None):
-            there, lacking = (self.path, first.path) if self._settings is not None else (first.path, self.path)
-            raise FileError(
-                f"{lacking} has no {CONFIG} beside it, as {there} has: the factor of its pairs is not known"
-            )
-        if self._settings is None or first._settings is None:
-            return f"There is no {CONFIG} beside {self.path}, so the factor of its pairs is left out."
-        own, other = (found.get("base_model_name_or_path") for found in (self._settings, first._settings))
-        if own == other:
-            return ""
-        return (
-            f"{self.path} was made for the base {shown(own)}, {first.path} for {shown(other)}: what is said here is of "
-            "what they add to it."
-        )
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """A configuration of pairs that are used as `Pairs` uses them."""
-    with damaged(path, "copy it again"):
-        found = parse_json(read_bytes(path))
-    if not isinstance(found, Mapping):
-        raise FileError(f"{path} is no configuration of an adapter: copy it again")
-    odd = {name: value for name, value in found.items() if value and name not in FACTOR | OF_NO_CONSEQUENCE}
-    odd = {name: value for name, value in odd.items() if name != "init_lora_weights" or value not in STARTS}
-    if (kind := found.get("peft_type", "LORA")) != "LORA":
-        odd["peft_type"] = kind
-    if odd:
-        said = ", ".join(f"{name} is {shown(value)}" for name, value in odd.items())
-        raise FileError(f"{path}: {said}; what function the pairs have by that is not known: {MERGE}")
-    return found
-
-
-def _factors(path: Path, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
-    """Key of a B, or of its bias -> its factor."""
-    ranks, alphas = (_Patterns(path, name, settings.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
-    factors: dict[str, float] = {}
-    for key in shapes:
-        if not key.endswith(A):
-            continue
-        name = key.removesuffix(A)
-        layer = name.removeprefix("base_model.model.")
-        rank, alpha = ranks.of(layer, settings.get("r")), alphas.of(layer, settings.get("lora_alpha"))
-        if rank != shapes[key][0]:
-            raise FileError(
-                f"{path}: the rank of {layer} is {shown(rank)}, but {key} is {shapes[key]}: copy both again"
-            )
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha:
-            raise FileError(
-                f"{path}: the alpha of {layer} is {shown(alpha)}, expected a number other than 0: copy it again"
-            )
-        factor = alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
-        factors |= {name + side: factor for side in (B, BIAS) if name + side in shapes}
-    return factors
-
-
-class _Patterns:
-    """Values by patterns of layers' names, of which the first counts that fits the end of a name, as in `peft`."""
-
-    def __init__(self, path: Path, name: str, values: Any) -> None:
-        self._label, self._values = f"{path}: {name}", []
-        if not isinstance(values, Mapping):
-            raise FileError(f"{self._label} is {shown(values)}, expected an object: copy it again")
-        repeating = [pattern for pattern in values if REPETITION.search(pattern)]
-        slow = [p for p in repeating if len(REPETITION.findall(p)) > 2 or re.search(r"\)[*+?{]", p)]
-        if slow or len(repeating) > PATTERNS:
-            raise FileError(f"{self._label} has {listed(slow or repeating)}, more than is looked up here: {MERGE}")
-        self._repeats = bool(repeating)
-        for pattern, value in values.items():
-            try:
-                self._values.append((re.compile(rf"(.*\.)?({pattern})$"), value))
-            except (re.error, RecursionError, OverflowError) as error:
-                raise FileError(f"{self._label} has {shown(pattern)}, no pattern ({error}): copy it again") from error
-
-    def of(self, name: str, default: Any) -> Any:
-        """The value for a layer."""
-        if self._repeats and len(name) > NAME:
-            raise FileError(f"{self._label}: {shown(name)} is too long to be looked up: {MERGE}")
-        return next((value for pattern, value in self._values if pattern.match(name)), default)
+    for network in relatives:
+        if network.runs:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(torch.iinfo(torch.int64).max - seed)  # which nobody else takes
+                fresh = {k: t.detach() for k, t in tensors_of(network.definition.template()).items()}
+            p = kinship(network.space, fresh, network, seed=seed, given=network.definition.unlearned).p_value
+            if p <= PLACED:
+                return [
+                    f"But the network that {network.definition.name} builds is so like {network.label}, too (p = "
+                    f"{p:.2g}). Either {network.label} was made from its weights, or neurons have places of their own "
+                    "in this architecture: then p-values of kinship say nothing."
+                ]
+    return []

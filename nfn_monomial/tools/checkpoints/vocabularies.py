@@ -1,4 +1,4 @@
-"""Two networks of other vocabularies: their kinship by the rows that both have."""
+"""Two networks with other vocabularies: their kinship by the rows that both have."""
 
 from __future__ import annotations
 
@@ -8,75 +8,96 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
+from nfn_monomial.alignment import kinship
 from nfn_monomial.space.axes import Axis
+from nfn_monomial.tools.definitions.architectures import Naming, read_architecture
 from nfn_monomial.tools.definitions.define import Definition
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.checkpoints import Checkpoint, checkpoints_at, read_checkpoint
+from nfn_monomial.tools.files.untrusted import FileError
 
-from .files import Checkpoint, read_checkpoint
-from .networks import Naming, Network, PathLike, read_architecture
+from .finding import Finding
+from .networks import Network, PathLike, naming_files
+from .pairs import kinship_in_words, kinship_to_json
 
-__all__ = ["rows_in_common"]
+__all__ = ["compare_vocabularies"]
 
 
-class _Rows(Checkpoint):
-    """A checkpoint in the shapes of an architecture: 0 stands for what lies beyond the entries that both have."""
+class CommonEntries(Checkpoint):
+    """A checkpoint in the shapes of an architecture, with 0 beyond the entries that two checkpoints have in common."""
 
     def __init__(
-        self, whole: Checkpoint, places: Mapping[str, str], common: Mapping[str, tuple[int, ...]], like: Definition
+        self, whole: Checkpoint, file_key: Mapping[str, str], common: Mapping[str, tuple[int, ...]], like: Definition
     ) -> None:
-        self.path, self._whole, self._places, self._common = whole.path, whole, places, common
-        self.shapes = {key: like.shapes[key] if key in common else whole.shapes[full] for key, full in places.items()}
+        self.path, self._whole, self._file_key, self._common = whole.path, whole, file_key, common
+        self.shapes = {key: like.shapes[key] if key in common else whole.shapes[full] for key, full in file_key.items()}
 
     @property
     def files(self) -> list[Path]:
         return self._whole.files
 
     def stored(self, key: str) -> Tensor:
-        found = self._whole.stored(self._places[key])
+        tensor = self._whole.stored(self._file_key[key])
         if key not in self._common:
-            return found
-        padded, corner = found.new_zeros(self.shapes[key]), tuple(map(slice, self._common[key]))
-        padded[corner] = found[corner]
+            return tensor
+        padded, corner = tensor.new_zeros(self.shapes[key]), tuple(map(slice, self._common[key]))
+        padded[corner] = tensor[corner]
         return padded
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        raise FileError(f"{self.path}: what is compared by a part of its entries is not written")
+        raise FileError(f"{self.path}: a network that is compared by a part of its entries is not written")
 
 
-def rows_in_common(paths: Sequence[PathLike], **naming: Unpack[Naming]) -> tuple[Network, Network, list[str]] | None:
-    """Two checkpoints of one architecture but for sizes along which no neuron stands, as of a vocabulary.
+def compare_vocabularies(paths: Sequence[PathLike], seed: int, **naming: Unpack[Naming]) -> Finding | None:
+    """Computes the kinship of two networks that differ only in sizes along which no neuron stands, as of a vocabulary.
 
-    Returns:
-        The networks in the shapes of the architecture, which one of them has, with 0 for what only one has; and in
-        words which tensors have which shapes. None where something else differs, too.
+    Each network has the shapes of the architecture, which are those of one of them, and 0 for entries that only one
+    has. None if they differ in anything else.
     """
-    both = [read_checkpoint(path, naming.get("key")) for path in paths]
-    definition = read_architecture(both[0], **naming)
+    if len(paths := checkpoints_at(paths)) != 2:
+        return None
+    checkpoints = [read_checkpoint(path, naming.get("key")) for path in paths]
+    definition = read_architecture(checkpoints[0], **naming)
     if definition.chain:
         return None
-    places = [definition.places(checkpoint) for checkpoint in both]
-    shapes = [{key: c.shapes[full] for key, full in of.items()} for c, of in zip(both, places, strict=True)]
+    file_keys = [definition.places(checkpoint) for checkpoint in checkpoints]
+    shapes = [{k: c.shapes[full] for k, full in keys.items()} for c, keys in zip(checkpoints, file_keys, strict=True)]
     common: dict[str, tuple[int, ...]] = {}
     for key in sorted(definition.shapes.keys() & shapes[0].keys() & shapes[1].keys()):
-        found = [definition.shapes[key], shapes[0][key], shapes[1][key]]
-        if len(set(found)) > 1:
-            dims: Sequence[Any] = definition.space.parameters.get(definition.tied.get(key, key), found[0])
-            if len(set(map(len, found))) > 1 or not all(
-                len(set(sizes)) == 1 or _is_still(definition, dim) for *sizes, dim in zip(*found, dims, strict=True)
-            ):
+        three = [definition.shapes[key], shapes[0][key], shapes[1][key]]
+        if len(set(three)) > 1:
+            dims: Sequence[Any] = definition.space.parameters.get(definition.tied.get(key, key), three[0])
+            if len(set(map(len, three))) > 1:
                 return None
-            common[key] = tuple(map(min, zip(*found, strict=True)))
+            for *sizes, dim in zip(*three, dims, strict=True):
+                # nothing acts on a plain size, nor on an axis whose node is not permuted
+                still = isinstance(dim, int) or (
+                    isinstance(dim, Axis) and not definition.space.nodes[dim.node].permutes
+                )
+                if len(set(sizes)) > 1 and not still:
+                    return None
+            common[key] = tuple(map(min, zip(*three, strict=True)))
     if not common or not any(all(of[key] == definition.shapes[key] for key in common) for of in shapes):
         return None
     a, b = (
-        Network(definition, _Rows(checkpoint, of, common, definition), checkpoint.path.stem)
-        for checkpoint, of in zip(both, places, strict=True)
+        Network(definition, CommonEntries(checkpoint, keys, common, definition), checkpoint.path.stem)
+        for checkpoint, keys in zip(checkpoints, file_keys, strict=True)
     )
     if a.label == b.label:
-        a.label, b.label = (str(checkpoint.path) for checkpoint in both)
-    return a, b, [f"{key} is {shapes[0][key]} and {shapes[1][key]}" for key in common]
-
-
-def _is_still(definition: Definition, dim: Any) -> bool:
-    """Whether a dimension is a size on which nothing acts, or runs over what no permutation moves."""
-    return isinstance(dim, int) or (isinstance(dim, Axis) and not definition.space.nodes[dim.node].permutes)
+        a.label, b.label = (str(checkpoint.path) for checkpoint in checkpoints)
+    with naming_files([a, b]):
+        kin = kinship(a.space, a, b, seed=seed, given=a.definition.unlearned)
+    differences = [f"{key} is {shapes[0][key]} and {shapes[1][key]}" for key in common]
+    words = [
+        f"{a.label} and {b.label}: not known to be the same: {'; '.join(differences[:6])}; kinship is that of the "
+        "entries that both have, by their places.",
+        *kinship_in_words(kin),
+    ]
+    results = {
+        "network": a.definition.name,
+        "a": str(a.checkpoint.path),
+        "b": str(b.checkpoint.path),
+        "same_function": False,
+        "other_shapes": differences,
+        "kinship": kinship_to_json(kin),
+    }
+    return Finding((a, b), "\n".join(words), results).with_notes({})

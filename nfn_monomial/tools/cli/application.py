@@ -1,4 +1,4 @@
-"""The application: the commands for networks of one's own, and those of the experiments."""
+"""The application: the commands for a user's own networks, and those of the experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands share: consoles, errors as one line, and what makes a command."""
+"""Shared by all commands: consoles, errors as one line, options, progress, and how a command is added."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ __all__ = [
     "prepare_process",
     "results_of",
     "show",
+    "shown_progress",
     "split_names",
-    "told_progress",
     "user_errors",
 ]
 
@@ -52,12 +52,12 @@ R = TypeVar("R")
 console = Console(markup=False, emoji=False)
 errors = Console(stderr=True, markup=False, emoji=False)
 debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
-own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether the process is the command's alone
+own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether it runs nothing but the command
 FORMS = ".safetensors (a file, or the index of several), .pt or .pth"
 
 
 def user_errors(run: Callable[P, R]) -> Callable[P, R]:
-    """Show every error as one line; exit with 2 for what a user can mend, 1 for a fault of ours, 130 if interrupted."""
+    """Shows an error as one line; exits with 2 for one that a user can mend, 1 for a fault of ours, 130 on Ctrl-C."""
 
     @functools.wraps(run)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -71,7 +71,7 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
         except (Exception, SystemExit) as error:
             if debug.get():
                 raise
-            if isinstance(error.__context__, BrokenPipeError):  # nobody reads on, as behind `| head`
+            if isinstance(error.__context__, BrokenPipeError):  # nobody reads on, as after `| head`
                 raise typer.Exit(1) from None
             if isinstance(error, SystemExit):
                 error = InvalidValueError(f"the code that was named leaves the program: {error!r}")
@@ -92,7 +92,7 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
 
 
 def option(kind: Any, flags: str, text: str, default: Any = None, **more: Any) -> tuple[Any, Any]:
-    """An option for `add_command`: its type, as typer takes it, and its default; ``more``: of `typer.Option`."""
+    """Makes an option for `add_command`: its type for typer, with ``more`` of `typer.Option`, and its default."""
     annotated: Any = Annotated
     return annotated[kind, typer.Option(*flags.split(), help=text, **more)], default
 
@@ -101,14 +101,14 @@ ORDER = {
     "order": option(
         str | None,
         "--order",
-        "The layers of a chain in the order in which they run, as fc1,fc2,out, where the file has another.",
+        "The layers of a chain in the order in which they run, such as fc1,fc2,out, if it is not that of the file.",
     )
 }
 SKIP = {"skip_bad": option(bool, "--skip-bad", "Leave out files that cannot be used, and say why.", False)}
-KEY = {"key": option(str | None, "--key", "Of the state dict in a .pt file that has several.")}
+KEY = {"key": option(str | None, "--key", "Key of the state dict in a .pt file that has several.")}
 OUTPUT = {
     "as_json": option(bool, "--json", "Print JSON and nothing else.", False),
-    "force": option(bool, "--force", "Replace files that are there.", False),
+    "force": option(bool, "--force", "Replace existing files.", False),
 }
 
 
@@ -116,15 +116,15 @@ def add_command(
     group: typer.Typer, name: str, kinds: Mapping[str, tuple[Any, Any]], text: str, body: Callable[..., None],
     epilog: str | None = None,
 ) -> None:  # fmt: skip
-    """Add a command, whose body is called with all arguments and options by keyword.
+    """Adds a command, whose body is called with all arguments and options by keyword.
 
     ``kinds``: argument or option, as the body calls it -> its type for typer and its default, ``...`` for none.
-    ``epilog``: what the help says behind the options.
+    ``epilog``: the end of the help, after the options.
     """
 
-    def run(**given: Any) -> None:
-        with _answers_alone():
-            body(**given)
+    def run(**options: Any) -> None:
+        with _results_alone():
+            body(**options)
 
     only, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [
@@ -137,10 +137,10 @@ def add_command(
 
 
 @contextlib.contextmanager
-def _answers_alone() -> Iterator[None]:
-    """Only `console` writes to the standard output; what else is printed, as by a user's code, goes to stderr."""
+def _results_alone() -> Iterator[None]:
+    """Lets only `console` write to the standard output; other output, as of a user's code, goes to stderr."""
     stdout = sys.stdout
-    if own_process.get() and sys.stdout and sys.stderr:  # for good: C code, child processes, and what is done at exit
+    if own_process.get() and sys.stdout and sys.stderr:  # for good: also C code, child processes, and code at exit
         sys.stdout.flush()
         stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
         os.dup2(2, 1)
@@ -153,12 +153,12 @@ def _answers_alone() -> Iterator[None]:
 
 
 def split_names(text: str | None) -> list[str] | None:
-    """Names between commas."""
+    """Splits names at commas."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def prepare_process() -> None:
-    """Choices for a process that computes, if it is the command's alone; commands call it first."""
+    """Sets up a process that runs nothing but a command; commands that compute call it first."""
     if own_process.get():
         import torch
 
@@ -166,37 +166,29 @@ def prepare_process() -> None:
         torch.set_flush_denormal(True)
 
 
-class _Lines:
-    """How far a command is, where nobody sees a bar, as in a log: a plain line now and then, none of short work."""
-
-    def __init__(self, command: str) -> None:
-        self._command, self._begun = command, time.monotonic()
-        self._told, self._told_done = self._begun, 0
-
-    def tell(self, done: int, total: int) -> None:
-        """Say it, each 10 seconds if a tenth is new, each 30 seconds in any case; the time left from 2 steps on."""
-        now = time.monotonic()
-        new = now - self._told >= (10 if 10 * (done - self._told_done) >= total else 30)
-        if new and done < total:
-            self._told, self._told_done = now, done
-            left = (now - self._begun) / max(1, done) * (total - done)
-            words = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min" if left < 6000 else f"{left / 3600:.1f} h"
-            said = f", {words} left" if done > 1 else ""  # of one step, which may be the longest, nothing is known
-            errors.print(f"{self._command}: {done} of {total}{said}", soft_wrap=True, highlight=False)
-
-
 @contextlib.contextmanager
-def told_progress(command: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how far a command is: a bar in a terminal, elsewhere a line now and then."""
+def shown_progress(command: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows the progress of a command: by a bar in a terminal, elsewhere, as in a log, by a line now and then.
+
+    Lines come each 10 seconds if a tenth is new, each 30 seconds in any case; there are none of short work.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
     task = bar.add_task(command, total=None)
-    lines = _Lines(command)
+    begun = shown_at = time.monotonic()
+    shown_done = 0
 
     def progress(done: int, total: int) -> None:
+        nonlocal shown_at, shown_done
         bar.update(task, completed=done, total=total)
-        if bar.disable:
-            lines.tell(done, total)
+        now = time.monotonic()
+        due = now - shown_at >= (10 if 10 * (done - shown_done) >= total else 30)
+        if bar.disable and due and done < total:
+            shown_at, shown_done = now, done
+            left = (now - begun) / max(1, done) * (total - done)
+            words = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min" if left < 6000 else f"{left / 3600:.1f} h"
+            words = f", {words} left" if done > 1 else ""  # the first step may be the longest
+            errors.print(f"{command}: {done} of {total}{words}", soft_wrap=True, highlight=False)
 
     with bar:
         yield progress
@@ -212,12 +204,12 @@ def results_of(
     *,
     force: bool,
 ) -> Results | None:
-    """The folder for the results of a command for networks of one's own; None without ``--out``.
+    """Returns the folder for the results of a command for a user's own networks; None without ``--out``.
 
-    ``arguments`` are the options that determine the results, ``code`` what is read beside checkpoints, by path or
-    ``module.py:NAME``; for the others see `Results`.
+    ``arguments`` are the options that determine the results. ``code`` are the other files that are read, each a path or
+    ``module.py:NAME``. For the rest see `Results`.
     """
-    from nfn_monomial.tools.checkpoints.files import files_of
+    from nfn_monomial.tools.files.checkpoints import files_of
     from nfn_monomial.tools.results import Results, command_key
 
     if out is None:
@@ -230,11 +222,11 @@ def results_of(
     return Results(out, key, leaves=[leaves], force=force)
 
 
-def show(results: object, as_json: bool, tell: Callable[[], None], paths: Sequence[Path]) -> None:
-    """Print JSON and nothing else; or, as ``tell`` does, words and tables, and what was written."""
+def show(results: object, as_json: bool, print_tables: Callable[[], None], paths: Sequence[Path]) -> None:
+    """Prints JSON and nothing else; or words and tables, and the paths of the files that were written."""
     if as_json:
         typer.echo(json.dumps(results, indent=1, allow_nan=False), file=console.file)
         return
-    tell()
+    print_tables()
     if paths:
         console.print("", *map(str, paths), sep="\n", highlight=False, soft_wrap=True)

@@ -24,21 +24,21 @@ from .options import (
     prepare_process,
     results_of,
     show,
+    shown_progress,
     split_names,
-    told_progress,
 )
 
 __all__ = ["add_predict"]
 
 TEXT = """Ask a trained predictor about checkpoints: how accurate is a network, which digit does an INR show, edit it.
 
-`train` leaves a predictor of a column of your own table of results; `predict-generalization`, `classify-inr` and
-`edit-inr` one for every model that they have trained, in `predictors/` of their results folder. One ships with this
-package: it reads the ReLU networks of the demo, small CNNs on 8x8 digits, and tells their test accuracy from their
-weights; neurons may be permuted and scaled.
+`train` writes a predictor of a column of your own table of results; `predict-generalization`, `classify-inr` and
+`edit-inr` write one for every model that they have trained, in `predictors/` of their results folder. One ships with
+this package: it reads the ReLU networks of the demo, small CNNs on 8x8 digits, and predicts their test accuracy from
+their weights; neurons may be permuted and scaled.
 
-A checkpoint is checked first: it must have the layers that the predictor was trained on; more neurons are welcome
-where the model reads any width. Weights say nothing of activations: those of the training networks are taken.
+A checkpoint is checked first: it must have the layers that the predictor was trained on; it may have more neurons if
+the model reads any width. Weights do not show activations: those of the training networks are assumed.
 Nothing that a checkpoint or a predictor names is imported or called; the code that `--net` names runs.
 
 Examples:
@@ -61,9 +61,11 @@ KINDS = {
     "net": option(
         str | None,
         "--net",
-        "What networks these are, as module.py:Class, for a predictor that runs them. **Its code runs.**",
+        "The class of these networks, as module.py:Class, for a predictor that runs them. **Its code runs.**",
     ),
-    "net_args": option(str | None, "--net-args", "Arguments of the class or function of --net, as width=64,depth=3."),
+    "net_args": option(
+        str | None, "--net-args", "Arguments of the class or function of --net, such as width=64,depth=3."
+    ),
     "out": option(
         Path | None, "--out -o", "Folder for predictions.json, edited networks and pictures. Editors need one."
     ),
@@ -75,7 +77,7 @@ KINDS = {
 
 
 def add_predict(app: typer.Typer) -> None:
-    """Add it."""
+    """Adds the command."""
     add_command(app, "predict", KINDS, TEXT, _predict)
 
 
@@ -91,20 +93,20 @@ def _predict(
     if loaded.task.edits and out is None:
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
     code = [str(predictor or SHIPPED), net]
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "key": key, "net": net, "net_args": net_args, "order": split_names(order), "skip_bad": skip_bad
     }  # fmt: skip
     skipped: dict[str, str] | None = {} if skip_bad else None
-    results = results_of(out, "predict", given, checkpoints, code, PREDICTIONS, force=force)
+    results = results_of(out, "predict", options, checkpoints, code, PREDICTIONS, force=force)
     store = results.store if results else None
-    with told_progress("predict") as progress:
-        found = loaded.predict(
-            checkpoints, key=key, order=given["order"], skipped=skipped, store=store, progress=progress
+    with shown_progress("predict") as progress:
+        predictions = loaded.predict(
+            checkpoints, key=key, order=options["order"], skipped=skipped, store=store, progress=progress
         )
-    answers = Answers(loaded, tuple(found), skipped or {})
+    answers = Answers(loaded, tuple(predictions), skipped or {})
     paths = answers.write(results) if results else []
 
-    def tell() -> None:
+    def print_tables() -> None:
         def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Table:
             made = Table(box=box.SIMPLE_HEAD, show_edge=False)
             for i, name in enumerate(head):
@@ -123,4 +125,4 @@ def _predict(
         if answers.skipped:
             console.print(table(("left out", "reason"), answers.skipped.items(), 2))
 
-    show(answers.to_json(), as_json, tell, paths)
+    show(answers.to_json(), as_json, print_tables, paths)

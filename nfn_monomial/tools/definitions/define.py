@@ -1,8 +1,8 @@
 """Networks that a user names: a class or function in a file or package, or an exported program.
 
-All three run code: the user's own, or, in an exported program, whatever its author put there, as
-``torch.export.load`` unpickles what the file says (torch 2.13, ``torch/export/pt2_archive/_package.py``). So a
-definition is read from the place that a user names and from nowhere else: never from beside weights.
+All three run code: the user's own, or, in an exported program, whatever its author put there, because
+``torch.export.load`` unpickles the file (torch 2.13, ``torch/export/pt2_archive/_package.py``). So a definition is read
+from the place that a user names and from nowhere else: never from beside weights.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Definition:
         name: of the class or file.
         space: its weight space, with the names of its state dict.
         template: builds the module.
-        inputs: the positional arguments of its example call; none where nobody knows how it runs.
-        input_shape: of one input, where there is one, of real numbers; its first dimension is the batch.
+        inputs: the positional arguments of its example call; none if nobody knows how it runs.
+        input_shape: of one input without the batch, if there is only one, of real numbers.
         shapes: key of its state dict -> shape.
         tied: key -> the name under which the space has the same tensor.
         chain: whether it was read off the weights of a chain of layers, so that others may have other keys.
-        renamed: from keys in files to its own, where a package saves others.
-        saved: keys of its state dict, where its own methods or hooks make that and read it; None where `torch` copies
-            its tensors by their keys, which are its own.
-        ignored: patterns of keys that its class has no use for, as buffers of older releases.
-        settings: what it was built with, where that is known, name -> in words.
+        renamed: from keys in files to keys of its state dict, for a package that saves others.
+        saved: keys of its state dict, if its own methods or hooks make and read it; None if `torch` copies its tensors
+            by their keys.
+        ignored: patterns of keys that its class has no use for, such as buffers of older releases.
+        settings: the arguments that it was built with, if they are known, name -> in words.
     """
 
     name: str
@@ -74,11 +74,11 @@ class Definition:
     saved: frozenset[str] | None = None
     ignored: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
-    _with: dict[str, Definition] = field(default_factory=dict, compare=False, repr=False)
+    _loaded: dict[str, Definition] = field(default_factory=dict, compare=False, repr=False)
 
     @functools.cached_property
     def read(self) -> frozenset[str]:
-        """Keys of the tensors that the module reads in eval mode on its example inputs; all, if it has none."""
+        """Keys of the tensors that the module reads in eval mode on its example inputs; all keys without inputs."""
         if not self.inputs:
             return frozenset(self.shapes)
         module = self.template()
@@ -89,8 +89,8 @@ class Definition:
         return frozenset(reading.keys)
 
     @functools.cached_property
-    def given(self) -> dict[str, Tensor]:
-        """Key -> what the architecture has and nobody learns: buffers, and parameters that need no gradient."""
+    def unlearned(self) -> dict[str, Tensor]:
+        """Key -> tensor that comes with the architecture: buffers, and parameters that need no gradient."""
         module = None if self.chain else self.template()
         if module is None:
             return {}
@@ -99,7 +99,7 @@ class Definition:
 
     @functools.cached_property
     def normal_form(self) -> NormalForm | str:
-        """All that leaves its function as it is; or, in words, why that is not known."""
+        """The normal form of its networks; or, in words, why it is not known."""
         if not self.inputs:
             return f"no module runs {self.name}"
         if sum(map(math.prod, self.shapes.values())) > LARGE:
@@ -112,81 +112,75 @@ class Definition:
             return f"{self.name} has no gradient: {error}"
 
     def normal_form_with(self, state: Mapping[str, Tensor]) -> NormalForm | str:
-        """The same where what stays as it is, as an adapter's base, has the values of a network."""
+        """Returns the normal form if frozen tensors, such as an adapter's base, have the values of a network."""
         form = self.normal_form
-        still = {} if isinstance(form, str) else {name: state[name] for name in form.frozen if name in state}
-        if isinstance(form, str) or not differing(still, {name: form.frozen[name] for name in still}):
+        frozen = {} if isinstance(form, str) else {name: state[name] for name in form.frozen if name in state}
+        if isinstance(form, str) or not differing(frozen, {name: form.frozen[name] for name in frozen}):
             return form
         module = self.template()
-        module.load_state_dict(still, strict=False)
+        module.load_state_dict(frozen, strict=False)
         try:
             return normal_form(module, self.inputs)
         except ValueError as error:
             return str(error)
 
     def module(self, seed: int | None = 0) -> nn.Module:
-        """A module of its own, with random weights, and all else that is drawn, from a seed."""
+        """Builds a new module; random weights, and all else that is drawn, follow from a seed."""
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
             module = self.template()
-        # what hooks make, as pruning and weight norm do, is made anew, and cannot be copied where it has a history
+        # tensors that hooks compute, such as those of pruning and weight norm, cannot be copied if they have a history
         made = [t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor) and not t.is_leaf]
         return copy.deepcopy(module, {id(t): t.detach().clone() for t in made})
 
     def places(self, keys: Iterable[str]) -> dict[str, str]:
-        """Its own keys -> those of a checkpoint, which may be called otherwise, see `placed`.
+        """Returns the key in a checkpoint, which may be called otherwise (`placed`), for each of its own keys.
 
         Raises:
             ValueError: if keys of several networks fit.
         """
-        named = {self.renamed(key): key for key in keys}
+        file_key = {self.renamed(key): key for key in keys}
         if self.chain:
-            return named
-        removed = {key.removesuffix(own) for own, key in named.items() if own in self.shapes and own != key}
-        fronts = tuple(front for front in removed if front.endswith("."))  # of a part, which is all that is wanted
-        if fronts:
-            named = {own: key for own, key in named.items() if own in self.shapes or key.startswith(fronts)}
+            return file_key
+        removed = {full.removesuffix(key) for key, full in file_key.items() if key in self.shapes and key != full}
+        prefixes = tuple(prefix for prefix in removed if prefix.endswith("."))  # of the one part that is needed
+        if prefixes:
+            file_key = {key: full for key, full in file_key.items() if key in self.shapes or full.startswith(prefixes)}
         names, required = (self.shapes, self.required) if self.saved is None else (self.saved, self.saved)
-        return {own: named[key] for key, own in placed(named, names, required).items()}
+        return {key: file_key[name] for name, key in placed(file_key, names, required).items()}
 
     def loaded(
         self, state: Mapping[str, Tensor], objects: Mapping[str, Any], versions: Mapping[str, Any]
     ) -> tuple[Definition, Loaded]:
-        """What its own methods make of a state dict, and itself as it is then: with other settings it is another one.
+        """Loads a state dict by the module's own methods; also returns the definition that it then has.
+
+        That is another one if the module takes settings from the file beside tensors.
 
         Args:
             state: key, as `places` has it -> tensor.
-            objects: the same of what is no tensor.
+            objects: the same for entries that are no tensors.
             versions: that torch keeps beside a state dict.
 
         Raises:
-            DefinitionError: naming what is missing or unexpected; for what its own code raises.
+            DefinitionError: naming the keys that are missing or unexpected; for errors of its own code.
         """
         with own_code(f"{self.name}.load_state_dict fails"):
-            found = load_into(self.module(), self.module(), state, objects, versions)
-        own = tensors_of(found.module)
-        there = {id(t) for key, t in own.items() if key not in found.missing}
+            loaded = load_into(self.module(), self.module(), state, objects, versions)
+        tensors = tensors_of(loaded.module)
+        there = {id(t) for key, t in tensors.items() if key not in loaded.missing}
         faults = {
             "missing are": [
                 key
-                for key in found.missing
-                if (is_extra(key) or key in self.space.parameters) and not (key in own and id(own[key]) in there)
+                for key in loaded.missing
+                if (is_extra(key) or key in self.space.parameters)
+                and not (key in tensors and id(tensors[key]) in there)
             ],
-            "unexpected": [key for key in found.unexpected if not self.ignores(key, state[key])],
+            "unexpected": [key for key in loaded.unexpected if not self.ignores(key, state[key])],
         }
         self._require_none(faults)
-        if not found.changed:
-            return self, found
-        text = repr(sorted(found.settings.items()))
-        if text not in self._with:
-            self._with[text] = self._as_loaded(found, state, objects, versions)
-        return self._with[text], found
-
-    def _as_loaded(
-        self, found: Loaded, state: Mapping[str, Tensor], objects: Mapping[str, Any], versions: Mapping[str, Any]
-    ) -> Definition:
-        """The definition of what a module is once it has loaded a state dict that is not of its tensors alone."""
+        if not loaded.changed:
+            return self, loaded
 
         def template() -> nn.Module:
             module = self.module(seed=None)
@@ -197,56 +191,60 @@ class Definition:
                     t.copy_(fresh[key])
             return module
 
-        try:
-            space = WeightSpace.from_module(found.module, self.inputs)
-        except (ValueError, TypeError) as error:
-            raise DefinitionError(f"{self.name}, once it has loaded the file: {error}") from error
-        same = _definition(self.name, space, tensors_of(found.module), template, self.inputs, self.renamed)
-        return replace(same, saved=self.saved, ignored=self.ignored, settings=self.settings)
+        settings = repr(sorted(loaded.settings.items()))
+        if settings not in self._loaded:
+            try:
+                space = WeightSpace.from_module(loaded.module, self.inputs)
+            except (ValueError, TypeError) as error:
+                raise DefinitionError(f"{self.name}, once it has loaded the file: {error}") from error
+            same = _definition(self.name, space, tensors, template, self.inputs, self.renamed)
+            same = replace(same, saved=self.saved, ignored=self.ignored, settings=self.settings)
+            self._loaded[settings] = same
+        return self._loaded[settings], loaded
 
     def ignores(self, key: str, t: Tensor) -> bool:
-        """Whether its class has no use for a tensor of a file: by what it says, or as older releases saved such."""
+        """Checks whether its class ignores a tensor of a file: it says so, or the tensor is of an older release."""
         return any(re.search(pattern, key) for pattern in self.ignored) or is_of_older_release(key, t)
 
     def _require_none(self, faults: Mapping[str, list[str]], note: str = "") -> None:
         if any(faults.values()):
-            said = "; ".join(f"{what} {listed(names, SHOWN)}" for what, names in faults.items() if names)
-            said += note or way_out_of(faults["unexpected"], faults["missing are"])
-            raise DefinitionError(f"the weights are of another architecture than {self.name}: {said}")
+            reasons = "; ".join(f"{fault} {listed(names, SHOWN)}" for fault, names in faults.items() if names)
+            reasons += note or way_out_of(faults["unexpected"], faults["missing are"])
+            raise DefinitionError(f"the weights are of another architecture than {self.name}: {reasons}")
 
     @functools.cached_property
     def folds(self) -> list[Fold]:
-        """Its batch norms behind layers, as its example inputs show them."""
+        """The pairs of a layer and the batch norm after it, found by a run on its example inputs."""
         return folds_of(self.template(), self.inputs) if self.inputs and not self.chain else []
 
     @property
     def required(self) -> frozenset[str]:
-        """Keys that its checkpoints have: of tied tensors another one will do, and buffers may be missing."""
+        """Keys that all its checkpoints have: buffers may be missing, and tied tensors but one."""
         return frozenset(self.space.parameters).difference(self.tied.values())
 
     def keys(
         self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False, state: Mapping[str, Tensor] | None = None
     ) -> dict[str, list[str]]:
-        """Parameter of the space -> keys of a state dict with these shapes that have it.
+        """Returns, for each parameter of the space, the keys of a state dict with these shapes that have it.
 
-        Of tied tensors one key is enough, as safetensors files have it. Buffers and parameters that are not in the
-        space are not asked for. With ``widths`` other numbers of neurons will do, where they agree with one another.
-        Of a ``state`` with these shapes what the class `ignores` may be there.
+        One key of tied tensors is enough: safetensors files have no more. Buffers, and parameters that are not in the
+        space, may be missing. With ``widths`` other numbers of neurons are accepted if they agree with one another. Of
+        a ``state`` with these shapes, tensors that the class `ignores` are accepted.
 
         Raises:
             DefinitionError: naming the keys, if they are those of another architecture.
         """
         meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
-        given: dict[str, list[str]] = {}
+        keys_of: dict[str, list[str]] = {}
         for key in shapes:
-            given.setdefault(self.tied.get(key, key), []).append(key)
+            keys_of.setdefault(self.tied.get(key, key), []).append(key)
         expected = {self.tied.get(key, key) for key in self.shapes}
         others = [key for key, shape in shapes.items() if self.shapes.get(key, shape) != shape]
         faults = {
-            "missing are": [name for name in self.space.parameters if name not in given],
+            "missing are": [name for name in self.space.parameters if name not in keys_of],
             "unexpected": [
                 key
-                for name, keys in given.items()
+                for name, keys in keys_of.items()
                 if name not in expected
                 for key in keys
                 if state is None or not self.ignores(key, state[key])
@@ -256,65 +254,58 @@ class Definition:
         note = ""
         if widths and others and not (faults["missing are"] or faults["unexpected"]):
             try:
-                self.space.validate({name: meta[given[name][0]][None, None] for name in self.space.parameters})
+                self.space.validate({name: meta[keys_of[name][0]][None, None] for name in self.space.parameters})
                 faults["of other shape:"] = []
             except ValueError as error:
-                note = f" (and not of another width: {error})" + _vocabularies(shapes, self.shapes, others)
+                note = f" (and not of another width: {error})"
+                rows = {(shapes[key][:1], self.shapes[key][:1]) for key in others}
+                alike = all(shapes[k] and self.shapes[k] and shapes[k][1:] == self.shapes[k][1:] for k in others)
+                if len(rows) == 1 and alike:  # rows are those of words or classes
+                    ((count,), (wanted,)) = rows.pop()
+                    note += (
+                        f". If {count} and {wanted} are the sizes of two vocabularies, keep the rows that both have, "
+                        f"as {others[0]}[:{min(count, wanted)}]"
+                    )
         self._require_none(faults, note)
-        return {name: given[name] for name in self.space.parameters}
-
-
-def _vocabularies(
-    shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, tuple[int, ...]], others: Sequence[str]
-) -> str:
-    """What to do if some tensors have more or fewer rows alone, which are those of words or classes."""
-    rows = {(shapes[key][:1], own[key][:1]) for key in others}
-    if len(rows) > 1 or any(shapes[key][1:] != own[key][1:] or not shapes[key] or not own[key] for key in others):
-        return ""
-    ((found,), (expected,)) = rows.pop()
-    return (
-        f". If {found} and {expected} are the sizes of two vocabularies, keep the rows that both have, as "
-        f"{others[0]}[:{min(found, expected)}]"
-    )
+        return {name: keys_of[name] for name in self.space.parameters}
 
 
 def one_value(keys: Sequence[str], state: Mapping[str, Tensor]) -> Tensor:
-    """What a state dict has under several keys that are one tensor in the network.
+    """Returns the value of several keys of a state dict that are one tensor in the network.
 
     Raises:
         DefinitionError: naming two keys, if their values differ, or one, if its numbers are not real or not finite.
     """
     first, *others = keys
     try:
-        found = require_numbers(state[first], first)
+        value = require_numbers(state[first], first)
     except MonomialError as error:
         raise DefinitionError(str(error)) from error
     for key in others:
-        if not torch.equal(found, state[key]):
+        if not torch.equal(value, state[key]):
             raise DefinitionError(
                 f"{first} and {key} are one tensor in the network, but have two values: leave one of them out, or name "
                 "a network that does not tie them"
             )
-    return found.detach()
+    return value.detach()
 
 
 def read_definition(
     text: str, input_shape: Sequence[int] | None = None, batch: int = BATCH, arguments: Mapping[str, Any] | None = None
 ) -> Definition:
-    """What ``module.py:Class``, ``package.module:Class``, ``net.pt2`` or an entry of `packages` defines. Runs its code.
+    """Reads a definition by name: ``module.py:Class``, ``package.module:Class``, ``net.pt2`` or one of a package.
 
-    The class, or function, is called without arguments, or with those given. It makes the module, or a pair of it and
-    its example inputs, as `define` takes them, which a function ``example_inputs()`` beside it may state as well.
+    Its **code runs**: the class, or function, is called with ``arguments``. It makes the module, or a pair of it and
+    its example inputs, as `define` takes them; a function ``example_inputs()`` beside it may state them as well.
 
     Args:
-        text: as a user gives it.
-        input_shape: of one input without the batch, for a module of one real input that states no example; where it
-            states one, this counts.
-        batch: how many random inputs of that shape are the example.
+        text: the name; see `PACKAGES` for those of packages.
+        input_shape: of one input without the batch, for a module with one real input; counts before stated examples.
+        batch: number of random inputs of that shape.
         arguments: of the class or function, by keyword; a program has none.
 
     Raises:
-        DefinitionError: naming what was not found or cannot be used, and the way out.
+        DefinitionError: naming the part that cannot be used, and the way out.
     """
     if text.endswith(PROGRAM):
         if arguments:
@@ -356,15 +347,15 @@ def define(
     label: str = "",
     template: Callable[[], nn.Module] | None = None,
 ) -> Definition:
-    """The definition of a module that is there.
+    """Returns the definition of a module.
 
     Args:
         module: any that ``torch.export`` can trace.
         inputs: a tensor, a tuple of all positional arguments, a dict of arguments by keyword, or a pair ``(args,
             kwargs)`` of both.
-        name: of the architecture, by default of the class.
-        label: what to call it in messages, by default the name.
-        template: builds such a module; by default this one is handed out.
+        name: of the architecture, by default that of the class.
+        label: its name in messages, by default the same.
+        template: builds such a module; by default returns this one.
 
     Raises:
         DefinitionError: naming what cannot be used, and the way out.
@@ -379,9 +370,9 @@ def define(
         space = WeightSpace.from_module(module, inputs)
     except (ValueError, TypeError) as error:
         raise DefinitionError(f"{label or name}: {error}") from error
-    own = build if template is None else lambda: prepared(build())
-    found = _definition(name, space, tensors_of(module), own, inputs, renaming_of(module))
-    return replace(found, saved=saved, ignored=ignored_by(module), settings=configuration_of(module))
+    build_prepared = build if template is None else lambda: prepared(build())
+    definition = _definition(name, space, tensors_of(module), build_prepared, inputs, renaming_of(module))
+    return replace(definition, saved=saved, ignored=ignored_by(module), settings=configuration_of(module))
 
 
 def _of_program(path: Path) -> Definition:
@@ -396,7 +387,7 @@ def _of_program(path: Path) -> Definition:
 
     def build() -> nn.Module:
         module = program.module(check_guards=False)  # of any batch, where the program does not state one
-        if keywords:  # which its forward takes in their order, but a check in front of it does not
+        if keywords:  # which its forward takes in their order, but a check before it does not
             module._forward_pre_hooks.clear()
         return module
 
@@ -404,7 +395,7 @@ def _of_program(path: Path) -> Definition:
 
 
 def _positions(module: nn.Module, inputs: Any) -> tuple[Any, Callable[[nn.Module], nn.Module]]:
-    """Inputs as positional arguments, and what lets a module take those in order that it takes by keyword only.
+    """Orders inputs as positional arguments; also returns a function that makes a module take them in that order.
 
     A dict that does not fit the names of a module's arguments is its only argument.
     """
@@ -414,18 +405,18 @@ def _positions(module: nn.Module, inputs: Any) -> tuple[Any, Callable[[nn.Module
         bound = inspect.signature(module.forward).bind(*values, **keywords)
     except (TypeError, ValueError):
         return inputs, lambda module: module
-    if bound.kwargs:  # those behind one that is left out
+    if bound.kwargs:  # those after one that is left out
         bound.apply_defaults()
     first, names = len(bound.args), [name for name in bound.kwargs if name in keywords]
 
     def take_in_order(module: nn.Module) -> nn.Module:
-        own = type(module)
+        cls = type(module)
 
         def forward(self: nn.Module, *values: Any, **more: Any) -> Any:
-            return own.forward(self, *values[:first], **dict(zip(names, values[first:], strict=False)), **more)
+            return cls.forward(self, *values[:first], **dict(zip(names, values[first:], strict=False)), **more)
 
         if names:
-            module.__class__ = type(own.__name__, (own,), {"forward": forward, "__module__": own.__module__})
+            module.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
         return module
 
     return (*bound.args, *(bound.kwargs[name] for name in names)), take_in_order
@@ -454,9 +445,9 @@ def _definition(
 
 
 def _built(build: Callable[..., Any], text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Any]:
-    """The module, and its example inputs if there are some."""
-    found = called(build, text, arguments)
-    module, inputs = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    """Calls a user's class or function: the module, and its example inputs if it returns them."""
+    made = called(build, text, arguments)
+    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
         raise DefinitionError(f"{text} returns {type(module).__name__}, expected an nn.Module")
     return module, inputs

@@ -1,4 +1,4 @@
-"""Code that a user names: run with the imports that Python would find, and what goes wrong in it told with its place.
+"""Code that a user names: run with the imports that Python would find; its errors are reported with their place.
 
 A file finds the modules beside it, as in ``python file.py``, and a module of a package those of the working directory,
 as in ``python -m package.module``, while the code runs and no longer.
@@ -33,52 +33,44 @@ __all__ = ["FORMS", "SHOWN", "DefinitionError", "arguments_of", "called", "impor
 SHOWN = 6  # names in a message
 FORMS = "module.py:Class, package.module:Class, hf:FOLDER, timm:NAME, torchvision:NAME, or a program's path, net.pt2"
 LIBRARIES = ("<", __file__, *(str(Path(module.__file__ or "").parent) + os.sep for module in (ast, torch)))
-"""Where the files of Python and torch are, and this one: what goes wrong in them is due to their callers."""
+"""Where the files of Python and torch are, and this one: their callers are to blame for errors in them."""
 
 
 class DefinitionError(InvalidValueError):
-    """A definition that cannot be read; the message names it, what was found and the way out."""
+    """Refuses a definition; the message names it, the reason and a way out."""
 
 
 def called(function: Callable[..., Any], text: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """What a user's function returns.
+    """Calls a user's function.
 
     Args:
         function: a class or function.
-        text: its name, as the user gave it.
-        arguments: by keyword; None for one that never gets any.
+        text: its name, as the user wrote it.
+        arguments: by keyword; None for a function that never takes any.
 
     Raises:
         DefinitionError: naming it, if it wants other arguments or fails.
     """
-    given = arguments or {}
     with own_code(f"{text} fails"), importing(text):
         try:
-            return function(**given)
+            return function(**arguments or {})
         except TypeError as error:
-            if reason := _misfit(function, given):
+            try:
+                signature = inspect.signature(function)
+                signature.bind(**arguments or {})
+            except TypeError as reason:
                 way_out = "" if arguments is None else "give its arguments by --net-args width=64,depth=3, or "
                 raise DefinitionError(
-                    f"{text} cannot be called: {reason}: {way_out}name a function that gives the others"
+                    f"{text} cannot be called: {reason}; it is {getattr(function, '__name__', '')}{signature}: "
+                    f"{way_out}name a function that gives the others"
                 ) from error
+            except ValueError:  # its signature is not known
+                pass
             raise
 
 
-def _misfit(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """Why a function does not take these arguments, and which it takes; nothing if it does, or nobody knows."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return ""
-    try:
-        signature.bind(**given)
-    except TypeError as reason:
-        return f"{reason}; it is {getattr(function, '__name__', '')}{signature}"
-    return ""
-
-
 def arguments_of(text: str) -> dict[str, Any]:
-    """Arguments as ``width=64,depth=3``, or as JSON, ``{"width": 64}``; a value that is none of Python's is a text.
+    """Parses arguments, ``width=64,depth=3`` or JSON, ``{"width": 64}``; a value that is not Python is a text.
 
     Raises:
         DefinitionError: if it is neither.
@@ -91,23 +83,22 @@ def arguments_of(text: str) -> dict[str, Any]:
         names = [keyword.arg for keyword in call.keywords] if isinstance(call, ast.Call) else [None]
         if not isinstance(call, ast.Call) or call.args or None in names or len(set(names)) < len(names):
             raise ValueError(text)
-        return {str(k.arg): _value(ast.get_source_segment(source, k.value) or "") for k in call.keywords}
+        values: dict[str, Any] = {}
+        for keyword in call.keywords:
+            value = values[str(keyword.arg)] = ast.get_source_segment(source, keyword.value) or ""
+            for read in (ast.literal_eval, json.loads):  # JSON last, so that it counts
+                with contextlib.suppress(SyntaxError, ValueError):
+                    values[str(keyword.arg)] = read(value)
+        return values
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DefinitionError(
             f"--net-args {text}: give arguments by name, as width=64,name='a b', or as JSON, {{\"width\": 64}}"
         ) from error
 
 
-def _value(text: str) -> Any:
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(SyntaxError, ValueError):
-            return read(text)
-    return text
-
-
 @contextlib.contextmanager
 def own_code(what: str) -> Iterator[None]:
-    """Whatever a user's own code raises inside, or that it wants to leave, is told as an error, with its place."""
+    """Reports whatever a user's code raises inside, or that it exits, as an error with its place."""
     try:
         yield
     except DefinitionError:
@@ -117,26 +108,22 @@ def own_code(what: str) -> Iterator[None]:
             "; a file finds the modules beside it, package.module:NAME those of the working directory, and both find "
             "what is installed"
         ) * isinstance(error, ImportError)
-        raise DefinitionError(f"{what}: {type(error).__name__}: {error}{_place(error)}{way_out}") from error
-
-
-def _place(error: BaseException) -> str:
-    """The last line of a user's own that led to an error."""
-    lines = [
-        f" ({frame.filename}, line {frame.lineno})"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(LIBRARIES)
-    ]
-    return lines[-1] if lines else ""
+        places = [  # of the user's own lines, the last of which is to blame
+            f" ({frame.filename}, line {frame.lineno})"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith(LIBRARIES)
+        ]
+        place = places[-1] if places else ""
+        raise DefinitionError(f"{what}: {type(error).__name__}: {error}{place}{way_out}") from error
 
 
 def named(text: str, others: tuple[type, ...] = ()) -> tuple[ModuleType, Any]:
-    """What ``module.py:name`` or ``package.module:name`` names, and the Python module that it is in.
+    """Imports ``module.py:name`` or ``package.module:name``: the Python module, and the object of that name.
 
-    ``others`` are types of what it may be beside a class or a function.
+    ``others`` are the types that the object may have, beside a class or a function.
 
     Raises:
-        DefinitionError: naming what was not found, and what is there.
+        DefinitionError: naming what is missing, and the names that there are.
     """
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
@@ -147,16 +134,16 @@ def named(text: str, others: tuple[type, ...] = ()) -> tuple[ModuleType, Any]:
         else:
             with own_code(f"{place} cannot be imported, expected {FORMS}"):
                 home = importlib.import_module(place)
-    found = getattr(home, name, None)
-    if not callable(found) and not isinstance(found, others):
-        known = [key for key, value in vars(home).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
+    value = getattr(home, name, None)
+    if not callable(value) and not isinstance(value, others):
+        known = [key for key, cls in vars(home).items() if inspect.isclass(cls) and issubclass(cls, nn.Module)]
         raise DefinitionError(f"{place} has no class or function {name}; its modules: {listed(known, SHOWN) or 'none'}")
-    return home, found
+    return home, value
 
 
 @functools.cache
 def _run(path: Path) -> ModuleType:
-    """The module of a file, which runs once."""
+    """Runs a file as a module, once."""
     if not path.is_file():
         raise DefinitionError(f"{path}: no such file, expected {FORMS}")
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"  # another file of this name is another
@@ -174,7 +161,7 @@ _folders: dict[str, Path] = {}  # module that some user's code imported -> the f
 
 @contextlib.contextmanager
 def importing(text: str) -> Iterator[None]:
-    """Imports as code has them that a user names so: `named`, and all calls of what it names, run inside of this.
+    """Imports modules as the user's code does: `named`, and all calls of its object, run inside of this.
 
     Raises:
         DefinitionError: naming the module, if another one of that name was imported from another folder.

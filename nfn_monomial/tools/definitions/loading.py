@@ -1,7 +1,7 @@
-"""What a class makes of the state dict in a file by its own `load_state_dict`: tensors, and what else it takes from it.
+"""State dicts loaded by a class's own `load_state_dict`: its tensors, and the settings that it takes from the file.
 
 Most classes copy tensors by their keys. Others have hooks that rename, join or compute them, or an extra state that is
-no parameter: for these the class itself is asked, and whatever it has then is what the file says.
+no parameter: these classes load the file themselves, and the tensors and settings that they then have are used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Loaded", "copies_by_key", "described", "inert_kind", "is_extra", "lo
 
 EXTRA = torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
 DEEP = 6  # attributes of attributes that are looked at
-OWN = frozenset(vars(nn.Module()))
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _METHODS = (
     "load_state_dict",
     "_load_from_state_dict",
@@ -35,7 +35,7 @@ _METHODS = (
 
 
 def copies_by_key(module: nn.Module) -> bool:
-    """Whether to load a state dict into a module is to copy its tensors by their keys, by torch's own methods alone."""
+    """Checks whether a module loads a state dict by torch's own methods alone, which copy tensors by their keys."""
     for part in module.modules():
         hooks = (
             part._load_state_dict_pre_hooks,
@@ -43,46 +43,42 @@ def copies_by_key(module: nn.Module) -> bool:
             part._state_dict_pre_hooks,
             part._state_dict_hooks,
         )
-        own = [getattr(type(part), name, None) for name in _METHODS]
+        methods = [getattr(type(part), name, None) for name in _METHODS]
         if any(hooks) or any(name in vars(part) for name in _METHODS):
             return False
-        if not all(str(getattr(method, "__module__", "")).startswith("torch.nn.modules.") for method in own):
+        if not all(str(getattr(method, "__module__", "")).startswith("torch.nn.modules.") for method in methods):
             return False
     return True
 
 
 def is_extra(key: str) -> bool:
-    """Whether a key is that of the extra state of a module, see ``torch.nn.Module.get_extra_state``."""
+    """Checks whether a key is that of a module's extra state, see ``torch.nn.Module.get_extra_state``."""
     return key.rpartition(".")[2] == EXTRA
 
 
-def _extras(state: Mapping[str, Any]) -> dict[str, str]:
-    return {key: described(value) for key, value in state.items() if is_extra(key)}
-
-
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers that are saved, by their places in a module, whatever its state dict calls them."""
-    found: dict[str, Tensor] = {}
+    """Returns parameters and saved buffers by their paths in a module, whatever its state dict calls them."""
+    tensors: dict[str, Tensor] = {}
     for path, part in module.named_modules(remove_duplicate=False):
         kept = {name: t for name, t in part._buffers.items() if name not in part._non_persistent_buffers_set}
         named = {f"{path}.{name}".lstrip("."): t for name, t in (part._parameters | kept).items()}
-        found |= {key: t for key, t in named.items() if t is not None}
-    return found
+        tensors |= {key: t for key, t in named.items() if t is not None}
+    return tensors
 
 
 def settings_of(module: nn.Module) -> dict[str, str]:
-    """All attributes of a module and its parts that are no parameters or saved buffers: dotted name -> in words."""
-    found = {}
+    """Describes all attributes of a module and its parts but parameters and saved buffers: dotted name -> in words."""
+    settings = {}
     for path, part in module.named_modules(remove_duplicate=False):
         unsaved = {name: t for name, t in part._buffers.items() if name in part._non_persistent_buffers_set}
         for name, value in {**vars(part), **unsaved}.items():
-            if name not in OWN:
-                found[f"{path}.{name}".lstrip(".")] = described(value)
-    return found
+            if name not in OF_EVERY_MODULE:
+                settings[f"{path}.{name}".lstrip(".")] = described(value)
+    return settings
 
 
 def described(value: Any, depth: int = DEEP) -> str:
-    """A value in words that are the same for equal values, and hardly for others; of a large tensor, its checksum."""
+    """Describes a value: the same for equal values, and hardly ever for others; by a checksum for a large tensor."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
     if isinstance(value, Tensor):
@@ -113,7 +109,8 @@ def described(value: Any, depth: int = DEEP) -> str:
 
 
 Source: TypeAlias = "tuple[list[str], Tensor | None]"
-"""Keys of a state dict, and which of their entries, one tensor after the other, make a tensor; None for all of one."""
+"""Keys of a state dict, and the numbers of their entries, one tensor after the other, that make a tensor; None for all
+entries of a single key."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,11 @@ class Loaded:
 
     Attributes:
         module: that has read it.
-        tensors: key in the module, by its place -> tensor, of the file's dtype where its entries are the file's.
-        sources: key in the module -> whose entries it has, if it has no others.
-        settings: extra states, and attributes that the module has then -> in words.
-        changed: those of them that are not as they were before.
-        missing: keys that the module has looked for; of buffers, it keeps its own.
+        tensors: path in the module -> tensor, in the file's dtype if its entries are the file's.
+        sources: path in the module -> the entries of the file that it consists of, if it has no others.
+        settings: extra states, and attributes of the module afterwards -> in words.
+        changed: names of the settings that loading has changed.
+        missing: keys that the module has looked for in vain; it keeps its own buffers.
         unexpected: keys that it has not looked at.
     """
 
@@ -139,25 +136,26 @@ class Loaded:
     unexpected: tuple[str, ...]
 
     def back(self, state: Mapping[str, Tensor], changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Key of the state dict -> tensor, where tensors of the module are to have other values.
+        """Returns the entries of the state dict for which tensors of the module have other values.
 
         Raises:
-            ValueError: for one whose values the module computes from those of the state dict.
+            ValueError: for a tensor whose values the module computes from the state dict.
         """
-        found: dict[str, Tensor] = {}
-        for own, value in changed.items():
-            if own not in self.sources:
+        entries: dict[str, Tensor] = {}
+        for path, value in changed.items():
+            if path not in self.sources:
                 raise InvalidValueError(
-                    f"{type(self.module).__name__} computes {own} from the file when it loads it, so that other values "
-                    "cannot be written in the form of the file: save the state dict of the loaded module, and give that"
+                    f"{type(self.module).__name__} computes {path} from the file when it loads it, so that other "
+                    "values cannot be written in the form of the file: save the state dict of the loaded module, and "
+                    "give that"
                 )
-            keys, at = self.sources[own]
-            parts = [found.get(key, state[key].detach()).double() for key in keys]
+            keys, at = self.sources[path]
+            parts = [entries.get(key, state[key].detach()).double() for key in keys]
             flat = torch.cat([part.flatten() for part in parts])
             flat[slice(None) if at is None else at] = value.detach().double().flatten()
             split = torch.split(flat, [part.numel() for part in parts])
-            found |= {key: x.reshape(part.shape) for key, x, part in zip(keys, split, parts, strict=True)}
-        return found
+            entries |= {key: x.reshape(part.shape) for key, x, part in zip(keys, split, parts, strict=True)}
+        return entries
 
 
 def load_into(
@@ -167,14 +165,14 @@ def load_into(
     objects: Mapping[str, Any],
     versions: Mapping[str, Any],
 ) -> Loaded:
-    """Load a state dict into a module, and see what has become of what.
+    """Loads a state dict into a module, and traces each of its tensors back to entries of the file.
 
     Args:
-        module: takes the values; others are made of ``blank``, which is one like it, on which entries are followed.
-        blank: is left with values of no meaning.
-        state: key, as the module's state dict has it -> tensor.
-        objects: the same of what is no tensor, as extra states.
-        versions: of the parts of the module that wrote it, by their paths, as torch keeps them.
+        module: takes the values.
+        blank: another one like it, in which entries are traced; it is left with values of no meaning.
+        state: key of the module's state dict -> tensor.
+        objects: the same for entries that are no tensors, such as extra states.
+        versions: of the parts of the module that wrote it, by their paths, as torch stores them.
 
     Raises:
         ValueError: for an extra state that is an object of some class.
@@ -186,30 +184,31 @@ def load_into(
                 f"{key} holds an object of the class {kind}, which is not unpickled: return tensors, numbers and texts "
                 "from get_extra_state"
             )
-    before, fresh = settings_of(module) | _extras(module.state_dict()), tensors_of(module)
-    fresh = {key: t.detach().clone() for key, t in fresh.items()}
-    found = load_state(module, state, objects, versions)
-    own = {key: t.detach() for key, t in tensors_of(module).items()}
+    extras = {key: described(value) for key, value in module.state_dict().items() if is_extra(key)}
+    before, fresh = settings_of(module) | extras, {key: t.detach().clone() for key, t in tensors_of(module).items()}
+    misfits = load_state(module, state, objects, versions)
+    after = {key: t.detach() for key, t in tensors_of(module).items()}
     sources: dict[str, Source] = {
         key: ([key], None)
-        for key, t in own.items()
+        for key, t in after.items()
         if key in state and t.shape == state[key].shape and torch.equal(t, state[key].to(t.dtype))
     }
-    if any(key not in sources for key, t in own.items() if t.is_floating_point()):
-        sources |= _followed(blank, own, sources, state, objects, versions)
-    if found is None:  # a method of its own says nothing
-        kept = [key for key, t in own.items() if key not in sources and torch.equal(t, fresh.get(key, t))]
-        found = kept, []
-    missing, unexpected = found
-    # what no tensor is made of has gone somewhere else
-    used = {key for keys, _ in sources.values() for key in keys}.union(own, unexpected)
+    if any(key not in sources for key, t in after.items() if t.is_floating_point()):
+        sources |= _traced(blank, after, sources, state, objects, versions)
+    if misfits is None:  # the class's own method does not report any
+        kept = [key for key, t in after.items() if key not in sources and torch.equal(t, fresh.get(key, t))]
+        misfits = kept, []
+    missing, unexpected = misfits
+    # an entry from which no tensor is made has become a setting
+    used = {key for keys, _ in sources.values() for key in keys}.union(after, unexpected)
     beside = {key: value for key, value in {**state, **objects}.items() if key not in used or is_extra(key)}
     settings = settings_of(module) | {key: described(value) for key, value in beside.items()}
     changed = frozenset(key for key in {*before, *settings} if before.get(key) != settings.get(key))
-    tensors = dict(own)
+    tensors = dict(after)
     for key, (keys, at) in sources.items():
-        if own[key].is_floating_point():
-            tensors[key] = state[keys[0]].detach() if at is None else _entries(state, keys)[at].reshape(own[key].shape)
+        if after[key].is_floating_point():
+            whole = at is None
+            tensors[key] = state[keys[0]].detach() if whole else _entries(state, keys)[at].reshape(after[key].shape)
     unknown = tuple(key for key in unexpected if key in state)
     return Loaded(module, tensors, sources, settings, changed, tuple(missing), unknown)
 
@@ -217,33 +216,34 @@ def load_into(
 def load_state(
     module: nn.Module, state: Mapping[str, Tensor], objects: Mapping[str, Any], versions: Mapping[str, Any]
 ) -> tuple[list[str], list[str]] | None:
-    """Load a state dict into a module: what is missing, and what is unexpected; None where it does not say."""
+    """Loads a state dict into a module; returns the missing and the unexpected keys, or None if it does not say."""
     handed: OrderedDict[str, Any] = OrderedDict((key, t.detach().clone()) for key, t in state.items())
     handed.update(objects)
     handed._metadata = OrderedDict(versions)  # type: ignore[attr-defined]
     takes = inspect.signature(module.load_state_dict).parameters
-    found: Any = module.load_state_dict(handed, **({"strict": False} if "strict" in takes else {}))
-    if not hasattr(found, "missing_keys"):
+    misfits: Any = module.load_state_dict(handed, **({"strict": False} if "strict" in takes else {}))
+    if not hasattr(misfits, "missing_keys"):
         return None
-    return list(found.missing_keys), list(found.unexpected_keys)
+    return list(misfits.missing_keys), list(misfits.unexpected_keys)
 
 
 def _entries(state: Mapping[str, Tensor], keys: Iterable[str]) -> Tensor:
     return torch.cat([state[key].detach().flatten() for key in keys])
 
 
-def _followed(
+def _traced(
     blank: nn.Module,
-    own: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
     known: Mapping[str, Any],
     state: Mapping[str, Tensor],
     objects: Mapping[str, Any],
     versions: Mapping[str, Any],
 ) -> dict[str, Source]:
-    """Key of a tensor -> the keys of the file whose entries it has, and their numbers in these one after the other.
+    """Finds the entries of the file that tensors consist of.
 
-    The module loads the numbers of the file's entries. Where what it has then are such numbers, and the file's entries
-    at them are what it has of the file, it only moves entries. Otherwise it computes them, and nothing is said.
+    The module loads the numbers of the file's entries in their place. If a tensor then has only such numbers, and it
+    has the file's entries with these numbers when it loads the file itself, the module only moves entries. Otherwise
+    it computes the tensor, which then is left out.
     """
     firsts, count = {}, 1
     numbered: dict[str, Tensor] = {}
@@ -258,9 +258,9 @@ def _followed(
         load_state(blank, numbered, objects, versions)
     except Exception:  # of any kind: what a module computes may not go with such numbers
         return {}
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for key, t in tensors_of(blank).items():
-        if key in known or not own[key].is_floating_point() or t.shape != own[key].shape:
+        if key in known or not after[key].is_floating_point() or t.shape != after[key].shape:
             continue
         numbers = t.detach().flatten()
         if not bool(((numbers == numbers.round()) & (numbers >= 1) & (numbers < count)).all()):
@@ -273,13 +273,13 @@ def _followed(
                 places = torch.where(inside, at - first + offset, places)
                 keys.append(name)
                 offset += state[name].numel()
-        if keys and torch.equal(_entries(state, keys)[places].to(own[key].dtype), own[key].flatten()):
-            found[key] = keys, places
-    return found
+        if keys and torch.equal(_entries(state, keys)[places].to(after[key].dtype), after[key].flatten()):
+            sources[key] = keys, places
+    return sources
 
 
 def inert_kind(value: Any) -> str:
-    """The kind of an object of a class in a value, if there is one."""
+    """Returns the class of an object in a value that was not unpickled; empty if there is none."""
     if isinstance(value, Inert):
         return kind_of(value)
     if isinstance(value, Mapping):

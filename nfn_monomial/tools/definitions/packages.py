@@ -21,7 +21,7 @@ from torch import nn
 
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import MonomialError
-from nfn_monomial.tools.files.strangers import damaged, open_regular
+from nfn_monomial.tools.files.untrusted import damaged, open_regular
 
 from .imports import DefinitionError
 
@@ -37,14 +37,14 @@ _NO_MATTER = re.compile(
     r"id2label|label2id|task_specific_params|finetuning_task|seed|lr|learning_rate|weight_decay|batch_size|epochs?|output_dir|"
     r"gradient_checkpointing\w*|(min|max)_length|do_sample|num_beams)"
 )
-"""Entries of configurations that are no part of what a network computes in eval mode."""
+"""Entries of configurations that do not affect the function of a network in eval mode."""
 
 Inputs = Callable[[Sequence[int] | None, int], Any]
-"""Example inputs of a shape without the batch, or of the network's own, and of a batch."""
+"""Makes example inputs of a shape without the batch, by default the network's own, and of a batch size."""
 
 
 def built(text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Inputs]:
-    """What ``hf:FOLDER``, ``timm:NAME`` or ``torchvision:NAME`` names, and its example inputs.
+    """Builds the network that ``hf:FOLDER``, ``timm:NAME`` or ``torchvision:NAME`` names, with its example inputs.
 
     Args:
         text: as a user gives it.
@@ -84,10 +84,10 @@ def _of_transformers(package: ModuleType, name: str, arguments: dict[str, Any]) 
     config._experts_implementation = "batched_mm"
     module: nn.Module
     if config.architectures:
-        own: Any = getattr(package, str(config.architectures[0]), None)
-        if not (isinstance(own, type) and issubclass(own, package.PreTrainedModel)):
+        cls: Any = getattr(package, str(config.architectures[0]), None)
+        if not (isinstance(cls, type) and issubclass(cls, package.PreTrainedModel)):
             raise DefinitionError(f"{path} names {shown(config.architectures[0])}, which is no network of transformers")
-        module = own(config)
+        module = cls(config)
     else:
         module = package.AutoModel.from_config(config)
     kind, text = module.main_input_name, config.get_text_config()
@@ -111,7 +111,7 @@ def _of_timm(package: ModuleType, name: str, arguments: dict[str, Any]) -> tuple
     asked = arguments.get("img_size")
     if asked is not None:
         size = list(asked) if isinstance(asked, list | tuple) else [asked, asked]
-    return module, _images([arguments.get("in_chans", channels), *size])
+    return module, images_of([arguments.get("in_chans", channels), *size])
 
 
 def _of_torchvision(package: ModuleType, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs]:
@@ -119,23 +119,29 @@ def _of_torchvision(package: ModuleType, name: str, arguments: dict[str, Any]) -
     stated = inspect.signature(build).parameters
     module: nn.Module = build(**{key: None for key in ("weights", "weights_backbone") if key in stated}, **arguments)
     sizes = [224]
-    with contextlib.suppress(Exception):  # of some nobody has trained weights
+    with contextlib.suppress(Exception):  # some have no trained weights
         sizes = package.models.get_model_weights(name).DEFAULT.transforms.keywords["crop_size"]
     size = sizes if isinstance(sizes, int) else sizes[0]
-    return module, _images([3, size, size])
+    return module, images_of([3, size, size])
 
 
-def _images(own: Sequence[int]) -> Inputs:
-    return lambda shape, batch: torch.randn(batch, *(shape or own))
+def images_of(usual: Sequence[int]) -> Inputs:
+    """Makes random images, by default of the shape that is usual for the network."""
+    return lambda shape, batch: torch.randn(batch, *(shape or usual))
 
 
 PACKAGES = {"hf": _of_transformers, "timm": _of_timm, "torchvision": _of_torchvision}
 
 
-def renaming_of(module: nn.Module) -> Callable[[str], str]:
-    """From keys in files, of a class of transformers that saves others than it has, to its own."""
+def is_of_transformers(module: nn.Module) -> bool:
+    """Checks whether a module is a network of transformers, which need not be installed."""
     package = sys.modules.get("transformers")
-    if package is None or not isinstance(module, package.PreTrainedModel):
+    return package is not None and isinstance(module, package.PreTrainedModel)
+
+
+def renaming_of(module: nn.Module) -> Callable[[str], str]:
+    """Returns the renaming of keys in files, for a class of transformers that saves other keys than it has."""
+    if not is_of_transformers(module):
         return str
     try:
         loading = importlib.import_module("transformers.core_model_loading")
@@ -143,43 +149,40 @@ def renaming_of(module: nn.Module) -> Callable[[str], str]:
     except ImportError:  # before 5
         return str
     renamings = [entry for entry in mapping if isinstance(entry, loading.WeightRenaming)]
-    own = module.state_dict()
+    state = module.state_dict()
 
     def renamed(key: str) -> str:
-        return (
-            key if key in own else str(loading.rename_source_key(key, renamings, [], module.base_model_prefix, own)[0])
-        )
+        if key in state:
+            return key
+        return str(loading.rename_source_key(key, renamings, [], module.base_model_prefix, state)[0])
 
     return renamed
 
 
 def ignored_by(module: nn.Module) -> tuple[str, ...]:
-    """Patterns of keys that a class of transformers has no use for in files, as buffers of older releases."""
-    package = sys.modules.get("transformers")
-    if package is None or not isinstance(module, package.PreTrainedModel):
+    """Returns patterns of keys that a class of transformers ignores in files, such as buffers of older releases."""
+    if not is_of_transformers(module):
         return ()
     buffers = [name.rpartition(".")[2] for name, _ in module.named_buffers()]
     older = {"inv_freq": r"rotary_emb\.inv_freq", "position_ids": r"(^|\.)position_ids$"}
-    own = module._keys_to_ignore_on_load_unexpected or ()
-    return (*map(str, own), *(pattern for name, pattern in older.items() if name in buffers))
+    ignored: Any = module._keys_to_ignore_on_load_unexpected or ()
+    return (*map(str, ignored), *(pattern for name, pattern in older.items() if name in buffers))
 
 
 def significant(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """What may matter to the function in a configuration: dotted name -> JSON."""
-    found: dict[str, str] = {}
+    """Returns the entries of a configuration that may matter to the function: dotted name -> JSON."""
+    entries: dict[str, str] = {}
     for name, value in configuration.items():
         if _NO_MATTER.fullmatch(str(name)):
             continue
         if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": text for key, text in significant(value).items()}
-        elif value is not None:  # which is as good as not to be there
-            found[str(name)] = json.dumps(value, sort_keys=True, default=str)
-    return found
+            entries |= {f"{name}.{key}": text for key, text in significant(value).items()}
+        elif value is not None:  # None means the same as no entry
+            entries[str(name)] = json.dumps(value, sort_keys=True, default=str)
+    return entries
 
 
 def configuration_of(module: nn.Module) -> dict[str, str]:
-    """What may matter in the configuration of a network of transformers; of others nothing is known."""
-    package = sys.modules.get("transformers")
-    if package is None or not isinstance(module, package.PreTrainedModel):
-        return {}
-    return significant(module.config.to_dict())
+    """Returns the significant entries of the configuration of a network of transformers; none for others."""
+    network: Any = module
+    return significant(network.config.to_dict()) if is_of_transformers(module) else {}

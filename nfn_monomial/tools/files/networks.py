@@ -19,8 +19,8 @@ from nfn_monomial.adapters.modules import stack_labelled, stack_networks, unstac
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 
+from .atomic import write_whole
 from .tensors import PathLike, kind_of, module_state, read_safetensors, read_torch_file
-from .writing import write_whole
 
 __all__ = ["StateDicts", "load_checkpoint", "load_safetensors", "save_safetensors"]
 
@@ -29,14 +29,14 @@ Source: TypeAlias = "nn.Module | Mapping[str, Tensor] | str | Path"
 
 
 class StateDicts(Dataset[tuple[dict[str, Tensor], Any]]):
-    """Networks of one architecture and what is known of each: example i is ``(networks[i], targets[i])``.
+    """Networks of one architecture, each with a target: example i is ``(networks[i], targets[i])``.
 
     A network is a dict parameter of the space -> tensor ``(1, *shape)``, so that a ``DataLoader`` makes batches
     ``(B, 1, *shape)`` by itself, which `WeightSpace.pack`, models and `nfn_monomial.adapters.pyg.to_graph` take.
 
     Args:
-        networks: modules, state dicts, or paths of safetensors files and of what ``torch.save`` wrote, which are read
-            when they are asked for; keys in files may have a prefix, as ``module.``.
+        networks: modules, state dicts, or paths of safetensors files and of files of ``torch.save``, which are read
+            when they are asked for; keys in files may have a prefix, such as ``module.``.
         space: their weight space.
         targets: one for each, a tensor ``(N, ...)`` or any sequence.
         key: of the state dict in files that hold more.
@@ -72,20 +72,20 @@ class StateDicts(Dataset[tuple[dict[str, Tensor], Any]]):
         return len(self.networks)
 
     def __getitem__(self, index: int) -> tuple[dict[str, Tensor], Any]:
-        found = self.networks[index]
-        if isinstance(found, str | Path):
-            safe = Path(found).suffix == ".safetensors"
-            state = read_safetensors(Path(found))[0] if safe else load_checkpoint(found, key=self.key)
+        network = self.networks[index]
+        if isinstance(network, str | Path):
+            safe = Path(network).suffix == ".safetensors"
+            state = read_safetensors(Path(network))[0] if safe else load_checkpoint(network, key=self.key)
             try:
                 if self.names is None:
-                    own = self.space.parameters
-                    prefix = prefix_of([key for key in state if not key.endswith("num_batches_tracked")], own, own)
+                    names = self.space.parameters
+                    prefix = prefix_of([key for key in state if not key.endswith("num_batches_tracked")], names, names)
                     state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
                 tensors = stack_networks(state, self.space, names=self.names, ignore=self.ignore)
             except (ValueError, TypeError) as error:
-                raise type(error)(f"{found}: {error}") from None
+                raise type(error)(f"{network}: {error}") from None
         else:
-            tensors = stack_networks(found, self.space, names=self.names, ignore=self.ignore)
+            tensors = stack_networks(network, self.space, names=self.names, ignore=self.ignore)
         return {name: tensor[0] for name, tensor in tensors.items()}, self.targets[index]
 
 
@@ -96,7 +96,7 @@ def load_safetensors(
     names: Mapping[str, str] | None = None,
     ignore: str | Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """Safetensors files, one network each, -> parameter of the space -> ``(B, 1, *shape)``, on the CPU.
+    """Reads safetensors files, one network each: parameter of the space -> ``(B, 1, *shape)``, on the CPU.
 
     Args:
         paths: one file, or any number.
@@ -121,7 +121,7 @@ def save_safetensors(
     *,
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Write each network of a batch to a safetensors file of its own, as `load_safetensors` reads it.
+    """Writes each network of a batch to a safetensors file, as `load_safetensors` reads it.
 
     A file appears under its name only when it is complete. Missing folders are made.
 
@@ -145,13 +145,13 @@ def save_safetensors(
 
 
 def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Collection[str] = ()) -> dict[str, Tensor]:
-    """The state dict in a ``.pt`` or ``.pth`` file, on the CPU, read without importing or calling what it names.
+    """Reads the state dict in a ``.pt`` or ``.pth`` file, on the CPU, without importing or calling any name in it.
 
-    Of a module that was saved whole, the state dict that torch would make of it.
+    For a module that was saved whole, it is the state dict that torch would make of it.
 
     Args:
         path: the file.
-        key: entry that holds the state dict, where the file holds more than that (``"model"``, ``"state_dict"``).
+        key: entry that holds the state dict, if the file holds more than that (``"model"``, ``"state_dict"``).
         ignore: keys or patterns to drop: a label, an epoch, or anything else that is no tensor.
 
     Raises:
@@ -184,7 +184,7 @@ def _files(paths: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def _entries(content: object) -> str:
-    """The first of what a file holds."""
+    """Lists the first entries of a file, with their types."""
     if not isinstance(content, Mapping):
         return kind_of(content)
     return ", ".join([f"{shown(key)} ({kind_of(value)})" for key, value in itertools.islice(content.items(), SHOWN)])

@@ -1,24 +1,24 @@
-"""Pickles of strangers, read without importing or calling anything that they name.
+"""Untrusted pickles, read without importing or calling anything that they name.
 
 A pickle is a program for a small stack machine. Most instructions build numbers, texts, lists and dicts; two abilities
 make it dangerous: it *imports* names, and it *calls* what it imported. `Unpickler` is the machine of the standard
 library without these two.
 
-- **Nothing is imported.** For a name, `Unpickler.find_class` gives the dtype that it stands for, or an `Inert` object
+- **Nothing is imported.** For a name, `Unpickler.find_class` returns the dtype that it stands for, or an `Inert` object
   that knows the name and does nothing. No class and no function ever comes onto the stack.
 - **A call is an entry of a table.** All instructions that call look the name up in `_MADE`: functions of this page,
-  which make dense tensors and plain containers of checked arguments. The call of any other name makes another `Inert`
-  object. So configurations that stand beside weights (``argparse.Namespace``, OmegaConf, classes of one's own) are
-  read as attributes, and no pickle within a pickle is read (``torch.storage._load_from_bytes``).
+  which make dense tensors and plain containers from checked arguments. The call of any other name makes another `Inert`
+  object. So configurations beside weights (``argparse.Namespace``, OmegaConf, a user's classes) are read as attributes,
+  and no pickle within a pickle is read (``torch.storage._load_from_bytes``).
 - **Only plain containers and `Inert` objects are filled**, so that a file changes no object of this process.
 - **No instruction is inherited unseen.** Those of `_PLAIN` and those written here exist, and no others.
 - **A file gets no more memory than its own size explains.** A storage has as many bytes as the file has of it, a tensor
-  lies in its storage, and what a pickle copies of itself is counted. Keys of dicts are of kinds that are told apart
-  quickly; `Inert` objects stand for others.
+  lies in its storage, and copies that a pickle makes of itself are counted. Keys of dicts are of types with few equal
+  hashes; `Inert` objects stand for others.
 
-It is the machine written in Python, as the one in C sets up its memo by the largest number that a pickle names: nine
-bytes make it take 64 GiB. What can still happen is that a file holds other things than expected: what comes out is any
-nesting of plain values, tensors and `Inert` objects, maybe within itself, and whoever asked for it has to look.
+It is the machine written in Python, because the one in C allocates its memo by the largest number that a pickle names:
+nine bytes make it take 64 GiB. A file may still hold another value than expected: any nesting of plain values, tensors
+and `Inert` objects, maybe within itself. Callers have to check it.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ _PLAIN = [
 
 
 class Inert:
-    """What a pickle names, or what it makes by calling that: its attributes as they were, and no code.
+    """Stands for an object that a pickle names, or makes by a call: it has the object's attributes, and no code.
 
-    Items and entries of lists and dicts of other classes are left out.
+    Items and entries of classes that derive from lists and dicts are left out.
 
     Attributes:
         pickled_name: of the class or function.
@@ -84,14 +84,14 @@ class Inert:
 
 
 def kind_of(value: object) -> str:
-    """The name of an object's class, for messages."""
+    """Returns the name of an object's class, for messages."""
     return value.pickled_name if isinstance(value, Inert) else type(value).__name__
 
 
 def module_state(value: object) -> dict[str, Tensor] | None:
-    """The state dict of a module that was pickled whole, by torch's rule for plain modules; None for anything else.
+    """Returns the state dict of a module that was pickled whole, by torch's rule for plain modules; else None.
 
-    A class that makes its state dict in a way of its own is not asked: nothing of it is imported.
+    A class that overrides its state dict is not asked, because nothing of it is imported.
     """
     if not _is_module(value):
         return None
@@ -102,9 +102,9 @@ def module_state(value: object) -> dict[str, Tensor] | None:
         if not _is_module(module):
             raise InvalidValueError(f"{prefix[:80]} is a {kind_of(module)}, expected a module")
         parts = vars(module)
-        still = parts.get("_non_persistent_buffers_set")
+        unsaved = parts.get("_non_persistent_buffers_set")
         tensors = parts["_parameters"] | {
-            name: t for name, t in parts["_buffers"].items() if not (isinstance(still, set) and name in still)
+            name: t for name, t in parts["_buffers"].items() if not (isinstance(unsaved, set) and name in unsaved)
         }
         state |= {f"{prefix}{name}": t for name, t in tensors.items() if isinstance(t, Tensor)}
         inner = [(f"{prefix}{name}.", child) for name, child in parts["_modules"].items() if child is not None]
@@ -132,13 +132,13 @@ class Unpickler(pickle._Unpickler):
     """Reads one pickle, see above.
 
     Args:
-        stream: that stands at its start, and is behind it afterwards.
-        size: in bytes, of what it is a part of.
-        storage: gives the bytes of a storage by its key, type and number of bytes, which it may fill later.
+        stream: at its start; afterwards it is at its end.
+        size: of the file that it is a part of, in bytes.
+        storage: returns the bytes of a storage by its key, type and number of bytes; it may fill them later.
 
     Raises:
         ValueError: by `load`, without the name of the file.
-        Exception: what damaged bytes lead to, see `files.damaged`.
+        Exception: of any kind for damaged bytes, see `damaged`.
     """
 
     stack: list[Any]
@@ -151,7 +151,7 @@ class Unpickler(pickle._Unpickler):
         self._budget, self._storage = size, storage
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a name."""
+        """Returns the dtype that a name stands for, or an inert object."""
         module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
         full = f"{module}.{name}"
         if full.startswith("torch._utils._rebuild") and full not in _MADE:
@@ -161,7 +161,7 @@ class Unpickler(pickle._Unpickler):
         return _DTYPES.get(full) or Inert(full)
 
     def persistent_load(self, reference: Any) -> Any:
-        """A storage of the file; a class of modules, which old files name beside its source."""
+        """Returns a storage of the file; or a class of modules, which old files name beside its source."""
         if isinstance(reference, tuple) and reference[0] == "module":
             return reference[1]
         kind, dtype, key, _device, count, *view = reference
@@ -177,7 +177,7 @@ class Unpickler(pickle._Unpickler):
             raise InvalidValueError("it copies its own parts again and again")
 
     def _call(self) -> None:
-        """Where other machines call: an entry of the table, or an inert object."""
+        """Looks a call up in the table, or makes an inert object."""
         arguments, called = self.stack.pop(), self.stack.pop()
         if not isinstance(called, Inert) or not isinstance(arguments, tuple):
             raise InvalidValueError(f"a call of a {kind_of(called)}, or with arguments in a {kind_of(arguments)}")
@@ -185,16 +185,16 @@ class Unpickler(pickle._Unpickler):
         if make is not None:
             self._spend(sum(len(part) for part in arguments if isinstance(part, str | bytes | list | tuple)))
         made = Inert(called.pickled_name) if make is None else make(*arguments)
-        if isinstance(made, Inert) and arguments:  # by which it differs from others of its class
+        if isinstance(made, Inert) and arguments:  # in which it differs from others of its class
             vars(made)["arguments of the call"] = arguments
         self.stack.append(made)
 
     def _call_by_name(self) -> None:
-        self.stack.pop()  # arguments by name, which nothing of the table has
+        self.stack.pop()  # arguments by name, which no entry of the table has
         self._call()
 
     def _build(self) -> None:
-        """Attributes of an inert object, and the versions of modules that a state dict carries."""
+        """Sets the attributes of an inert object, or the versions of modules that a state dict carries."""
         state, target = self.stack.pop(), self.stack[-1]
         for part in state if isinstance(state, tuple) else (state,):
             if isinstance(part, dict) and isinstance(target, Inert):
@@ -204,7 +204,7 @@ class Unpickler(pickle._Unpickler):
                 vars(target)["_metadata"] = part["_metadata"]
 
     def _add(self, items: list[Any]) -> None:
-        """Items for the container on top; what is no container here takes none."""
+        """Adds items to the container on top of the stack; other objects take none."""
         target = self.stack[-1]
         if isinstance(target, list):
             target.extend(items)
@@ -224,7 +224,7 @@ class Unpickler(pickle._Unpickler):
         self._add(self.pop_mark())
 
     def _bytes(self) -> None:
-        """A ``bytearray``, which is as long as it says only if the file is."""
+        """Reads a ``bytearray``, whose stated length is believed only if the file is as long."""
         size = int.from_bytes(self.read(8), "little")
         self._spend(size)
         self.stack.append(bytearray(self.read(size)))
@@ -242,10 +242,10 @@ class Unpickler(pickle._Unpickler):
 
 
 def _key(key: Any) -> Any:
-    """A key of a dict or an item of a set; an `Inert` object for kinds of which a file could make many with one hash.
+    """Returns a key of a dict or an item of a set; replaces it by an `Inert` object if many may have the same hash.
 
-    Those would take forever. Python keeps the hashes of texts secret, and few whole numbers of 64 bits share one. What
-    an object stands for is its attribute ``key``.
+    A dict of those would take forever. Python keeps the hashes of texts secret, and few whole numbers of 64 bits share
+    one. The attribute ``key`` of the object has the key that it stands for.
     """
     if type(key) in (tuple, frozenset):
         plain = len(key) <= KEY_PARTS and all(type(part) is str for part in key)
@@ -268,7 +268,7 @@ def _dense(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any = False, hooks: Any = None, dtype: Any = None,
     metadata: Any = None,
 ) -> Tensor:  # fmt: skip
-    """A view of a storage, which has to have room for as many numbers as the tensor: no stride of 0 makes more."""
+    """Makes a view of a storage, which must have as many numbers as the tensor: no stride of 0 makes more."""
     if metadata:
         raise InvalidValueError("a tensor that is a conjugate or negative view: save its .resolve_conj().resolve_neg()")
     if not isinstance(storage, _Storage) or not isinstance(dtype, torch.dtype | None):

@@ -1,9 +1,9 @@
-"""Tensors from files of strangers: what ``torch.save`` and safetensors wrote.
+"""Tensors from untrusted files of ``torch.save`` and safetensors.
 
 A torch file is an archive of raw storages and a pickle that says how tensors lie in them. The pickle is read by
-`pickles.Unpickler`: no name in a file leads to an import or a call. Storages are held against the size of the file
-before memory is taken, tensors against their storages, and the archive's checksums, which torch itself does not look
-at, against the bytes.
+`pickles.Unpickler`: no name in a file leads to an import or a call. Storages are compared with the size of the file
+before memory is allocated, tensors with their storages, and the bytes with the archive's checksums, which torch itself
+does not check.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 
 from .pickles import Inert, Unpickler, kind_of, module_state
-from .strangers import damaged, foreign, open_regular
+from .untrusted import damaged, foreign, open_regular
 
 __all__ = [
     "START",
@@ -41,7 +41,7 @@ __all__ = [
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 ZIP = b"PK\x03\x04"
-LEGACY = (0x1950A86A20F9469CFC6C, 1001)  # what a file of torch before 1.6 begins with
+LEGACY = (0x1950A86A20F9469CFC6C, 1001)  # the first two values in a file of torch before 1.6
 MAGIC = pickle.LONG1 + b"\x0a" + LEGACY[0].to_bytes(10, "little")
 START = 32  # bytes that show what a file is
 ALIGNMENT = 64  # of tensors in an archive, as torch maps them into memory
@@ -49,12 +49,12 @@ HEADER_BYTES = 2**25  # of a safetensors file; a header has some 100 bytes a ten
 
 
 def is_saved(start: bytes) -> bool:
-    """Whether a file that starts so may be one of ``torch.save``, which other pickles and archives are not."""
+    """Checks whether a file with these first bytes may be one of ``torch.save``; other pickles and archives are not."""
     return start.startswith(ZIP) or (start[:1] == pickle.PROTO and MAGIC in start)
 
 
 def read_torch_file(path: PathLike) -> Any:
-    """All that a file of ``torch.save`` holds, on the CPU, read without importing or calling what it names.
+    """Reads a file of ``torch.save``, on the CPU, without importing or calling any name in it.
 
     Objects of classes, such as configurations beside weights, are `Inert` ones.
 
@@ -75,8 +75,8 @@ class SavedFile:
         path: as in `read_torch_file`.
 
     Attributes:
-        content: what it holds; its tensors are views of ``parts``.
-        parts: what the file is made of, in order.
+        content: the value that was saved; its tensors are views of ``parts``.
+        parts: the pieces of the file, in order.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -124,7 +124,7 @@ class SavedFile:
         return Unpickler(io.BytesIO(pickled), len(pickled), storage).load()
 
     def _read_legacy(self, stream: Any, size: int) -> Any:
-        """The format of torch before 1.6: five pickles, then the storages."""
+        """Reads the format of torch before 1.6: five pickles, then the storages."""
         storages: dict[str, tuple[bytearray, int]] = {}
         left = size
 
@@ -154,13 +154,13 @@ class SavedFile:
         return content
 
     def to_bytes(self) -> bytes:
-        """The same file with the numbers that its tensors have now; what it says of other objects stays as it is."""
+        """Returns the same file with the numbers that its tensors have now; other objects stay as they are."""
         if not self._is_archive:
             return b"".join(self.parts.values())
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             for name, data in self.parts.items():
-                if not name.endswith("/.format_version"):  # by which torch works out where its own writer puts parts
+                if not name.endswith("/.format_version"):  # by which torch finds the parts that its own writer wrote
                     member = zipfile.ZipInfo(name)
                     unfilled = -(archive.start_dir + 30 + len(name.encode()) + 4) % ALIGNMENT
                     member.extra = struct.pack("<2sH", b"FB", unfilled) + bytes(unfilled)
@@ -169,7 +169,7 @@ class SavedFile:
 
 
 def read_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, on the CPU, and its metadata.
+    """Reads the tensors of a safetensors file, on the CPU, and its metadata.
 
     Raises:
         FileNotFoundError: if the file does not exist or is no regular file.
@@ -180,7 +180,7 @@ def read_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]
 
 
 def open_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The same for who knows a better way out of a damaged file; raises as `files.damaged` expects it."""
+    """Reads the same without naming the file in errors: the caller does so by `damaged`, with a way out of its own."""
     with open_regular(Path(path)) as stream:
         start, size = stream.read(8), os.fstat(stream.fileno()).st_size
     header = int.from_bytes(start, "little")

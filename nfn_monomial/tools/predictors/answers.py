@@ -1,4 +1,4 @@
-"""What predictors say of checkpoints, for people and programs: rows of a table, JSON, edited networks and pictures."""
+"""Answers of predictors for checkpoints: rows of a table, JSON, edited networks and pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nfn_monomial.tools.files.folders import write_atomically, write_json
+from nfn_monomial.tools.files.atomic import write_atomically, write_json
 from nfn_monomial.tools.results import Results
 
 from .predictor import Predictor
@@ -21,7 +21,7 @@ PREDICTIONS = "predictions.json"
 
 @dataclass(frozen=True)
 class Answers:
-    """What a predictor says of some checkpoints, in the order of the files; ``skipped``: path -> why not of that."""
+    """A predictor's answers for checkpoints, in the order of the files; ``skipped``: path -> why it was left out."""
 
     predictor: Predictor
     predictions: tuple[Prediction, ...]
@@ -29,16 +29,16 @@ class Answers:
 
     @property
     def notes(self) -> list[str]:
-        """What has to be known of how networks were read."""
+        """Notes on how networks were read."""
         return list(dict.fromkeys(prediction.doubt for prediction in self.predictions if prediction.doubt))
 
     @functools.cached_property
     def entries(self) -> list[dict[str, Any]]:
-        """As JSON has them, one for each file."""
+        """The answers as JSON has them, one for each file."""
         return self.predictor.task.entries(self.predictions)
 
     def to_json(self) -> dict[str, Any]:
-        """Which predictor, and an entry for each file; numbers that are not finite are None."""
+        """Returns the predictor, and an entry for each file; numbers that are not finite are None."""
         record = self.predictor.record
         return {
             "predictor": {
@@ -57,16 +57,16 @@ class Answers:
         }
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Headings and rows of a table."""
+        """Returns headings and rows of a table."""
         task = self.predictor.task
         rows = [(str(p.path), *task.cells(entry)) for p, entry in zip(self.predictions, self.entries, strict=True)]
         return ("checkpoint", *task.heads), rows
 
     def write(self, results: Results) -> list[Path]:
-        """Write ``predictions.json``; of an editor also every edited network, in the form it came in, and its picture.
+        """Writes ``predictions.json``; for an editor also every edited network, in its original form, and its picture.
 
         Raises:
-            ValueError: if a file is there already, was read, or two would have one name; nothing is written then.
+            ValueError: before anything is written, if a file is there already, was read, or two have one name.
         """
         edits = self.predictions if self.predictor.task.edits else ()
         names = [Path(edit.checkpoint.name) for edit in edits]

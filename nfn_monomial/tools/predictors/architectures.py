@@ -1,4 +1,4 @@
-"""Architectures of small image classifiers: numbers that say all of one, its torch module, and its weight space."""
+"""Architectures of small image classifiers: the numbers that define one, its torch module, and its weight space."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ MODULES: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
 }
 ARCHITECTURES: dict[str, type[Architecture]] = {}
-"""Those that are known, by kind."""
+"""The known architectures by kind."""
 
 
 @dataclass(frozen=True)
 class Architecture(ABC):
-    """An image classifier's architecture; fields are numbers, names and tuples of these, which JSON can hold.
+    """An image classifier's architecture, whose fields are numbers, names and tuples of these, as JSON can hold.
 
     Attributes:
-        kind: by which files name the class.
+        kind: the name of the class in files.
     """
 
     kind: ClassVar[ArchitectureKind]
@@ -58,7 +58,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def module(self) -> nn.Module:
-        """A network of this architecture: images ``(B, C, H, W)`` -> logits ``(B, classes)``."""
+        """Builds a network of this architecture: images ``(B, C, H, W)`` -> logits ``(B, classes)``."""
 
     @property
     @abstractmethod
@@ -81,39 +81,39 @@ class Architecture(ABC):
         return {name: name for name, t in self.sized().state_dict().items() if t.is_floating_point()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter of the space -> its shape, for which no space has to be derived."""
+        """Returns the shape of each parameter of the space, without deriving it."""
         state = self.sized().state_dict()
         return {key: tuple(state[name].shape) for key, name in self.names.items()}
 
     def described(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Returns the architecture as JSON holds it."""
         return {"kind": self.kind, **asdict(self)}
 
     def sized(self) -> nn.Module:
-        """The module without numbers: names and shapes only, on the meta device; draws nothing at random."""
+        """Builds the module on the meta device, with names and shapes only; draws nothing at random."""
         with torch.device("meta"):
             return self.module()
 
 
 @functools.cache
 def derived_space(architecture: Architecture, image_size: int) -> WeightSpace:
-    """The weight space of an architecture, derived from its module on images of so many pixels a side.
+    """Derives the weight space of an architecture from its module, on images with this number of pixels a side.
 
-    It takes a quarter of a second, once for equal architectures. That the group leaves what networks compute is for the
-    project's tests to see, not for every call.
+    It takes a quarter of a second, once for equal architectures. The project's tests verify that the group keeps the
+    networks' functions, not every call.
     """
     images = torch.zeros(2, architecture.channels_in, image_size, image_size, device="meta")
     return WeightSpace.from_module(architecture.sized(), images, certify=False)
 
 
 def require_activations(names: tuple[str, ...]) -> None:
-    """Raise a ValueError, which lists the known ones, for an activation that there is no module of."""
+    """Raises a ValueError, which lists the known ones, for an activation without a module."""
     if unknown := [name for name in names if name not in MODULES]:
         raise InvalidValueError(f"unknown activation {', '.join(map(repr, unknown))}: choose from {', '.join(MODULES)}")
 
 
 def require_sizes(architecture: Architecture, sizes: Mapping[str, object]) -> None:
-    """Raise a ValueError unless all these are positive integers."""
+    """Raises a ValueError unless all these are positive integers."""
     if wrong := {name: size for name, size in sizes.items() if type(size) is not int or size < 1}:
         raise InvalidValueError(f"{architecture}: sizes must be positive integers, but {wrong}")
 
@@ -141,15 +141,15 @@ class PlainCNN(Architecture):
 
     def __post_init__(self) -> None:
         count = len(self.channels) - 1
-        for name, found, expected in (
+        for name, values, expected in (
             ("kernel_sizes", self.kernel_sizes, count),
             ("strides", self.strides, count),
             ("paddings", self.paddings, count),
             ("activations", self.activations, count + len(self.head) - 1),
         ):
-            if len(found) != expected:
+            if len(values) != expected:
                 raise InvalidValueError(
-                    f"{name} is {found}, but {expected} are needed for channels {self.channels} and head {self.head}"
+                    f"{name} is {values}, but {expected} are needed for channels {self.channels} and head {self.head}"
                 )
         if count < 1 or not self.head:
             raise InvalidValueError(
@@ -192,7 +192,7 @@ class PlainCNN(Architecture):
 
 
 def architecture_of(described: Mapping[str, Any]) -> Architecture:
-    """What `Architecture.described` has written; a description that names no kind is that of a plain CNN.
+    """Reads the description that `Architecture.described` makes; one without a kind is that of a plain CNN.
 
     Raises:
         ValueError: if the kind is not known, or the numbers make no sense.

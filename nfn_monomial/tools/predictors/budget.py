@@ -1,4 +1,4 @@
-"""What a file may make this process allocate: a model is built from numbers in a file, which may say anything."""
+"""A limit on the memory that a file can make this process allocate: a model is built from any numbers in a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Budget"]
 MAKERS = (
     torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye, torch.arange, torch.linspace,
 )  # fmt: skip
-# What models make is little more than what their files hold: of all that are known here a few hundred numbers.
+# Models make few tensors that their files do not hold: a few hundred numbers for all known models.
 TIMES = 4
 ENTRIES, CALLS = 2**22, 2000  # besides
 
 
 class Budget(TorchFunctionMode):
-    """A context in which so much may be made as goes with the tensors of a file; what is larger is refused before."""
+    """A context in which new tensors are refused if they are much larger than all tensors of a file."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -34,17 +34,12 @@ class Budget(TorchFunctionMode):
         """Called for every function of torch."""
         if func in MAKERS:
             self.calls -= 1
-            self.entries -= _entries(func, args, kwargs or {})
+            # the sizes that a call states are at most these numbers
+            sizes = [*args, *(kwargs[name] for name in ("size", "end", "steps") if name in (kwargs or {}))]
+            numbers = [abs(int(n)) for size in sizes for n in (size if isinstance(size, list | tuple) else [size])
+                       if isinstance(n, int | float) and math.isfinite(n)]  # fmt: skip
+            ranges = func in (torch.arange, torch.linspace)
+            self.entries -= max(numbers, default=0) if ranges else math.prod(numbers)
             if self.entries < 0 or self.calls < 0:
                 raise InvalidValueError("its model is larger than what the file holds of it")
         return func(*args, **(kwargs or {}))
-
-
-def _entries(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """How many at most, of the sizes that a call gives."""
-    given = [*args, *(kwargs[name] for name in ("size", "end", "steps") if name in kwargs)]
-    numbers = [abs(int(n)) for value in given for n in (value if isinstance(value, list | tuple) else [value])
-               if isinstance(n, int | float) and math.isfinite(n)]  # fmt: skip
-    if func in (torch.arange, torch.linspace):
-        return max(numbers, default=0)
-    return math.prod(numbers)

@@ -1,7 +1,7 @@
 """Models of up to three kinds of invariants: answers to probes, messages, statistics.
 
-Scales are balanced once, when networks are prepared (`balance`), not in every step, so that signs and permutations are
-left of the group. Models with probes run the networks, the others see only their weights.
+Scales are balanced once, when networks are prepared (`balance`), not in every step, so that only signs and permutations
+remain of the group. Models with probes run the networks, the others see only their weights.
 """
 
 from __future__ import annotations
@@ -21,18 +21,7 @@ from nfn_monomial.read import GramStatistics, Probed
 
 from .models import Heads, Model, NetworkInfo, Standardise, logits, register
 
-__all__ = [
-    "Combined",
-    "GeneratedProbes",
-    "GramProbes",
-    "GramStats",
-    "LinearGenerator",
-    "MessagePassingModel",
-    "MessagePassingStats",
-    "Probes",
-    "ProbesStats",
-    "Stats",
-]
+__all__ = ["MODELS", "InvariantModel", "LinearGenerator"]
 
 LEAST_LOG = -12.0  # log probabilities of networks that are sure and wrong are cut off here
 CHANNELS, LAYERS = 16, 3  # of message passing
@@ -40,25 +29,10 @@ PROBES = 64
 FURTHEST = 5.0  # standard deviations: statistics beyond are cut off
 
 
-def probes_of(networks: NetworkInfo, count: int, generated: bool) -> ProbeFeatures:
-    """So many learned inputs of the networks, free ones or those of a `LinearGenerator`.
-
-    Raises:
-        ValueError: if it is not known how the networks run.
-    """
-    if networks.template is None or networks.input_shape is None:
-        raise InvalidValueError(
-            "models with probes run the networks, but how they run is not known of these (strides, padding, size of "
-            "the images): choose models that see only weights"
-        )
-    probes = LinearGenerator(count, networks.input_shape) if generated else count
-    return ProbeFeatures(networks.template(), probes, input_shape=networks.input_shape, space=networks.space)
-
-
 class Answers(nn.Module):
-    """Logits of classes that networks answer to P inputs, as log probabilities and as probabilities.
+    """The probabilities of classes, and their logarithms, that networks answer to P inputs.
 
-    A mistake shows in the probability, how sure a network is in the logarithm.
+    Mistakes show in the probabilities, confidence in the logarithms.
     """
 
     def __init__(self, probe: ProbeFeatures) -> None:
@@ -74,7 +48,7 @@ class Answers(nn.Module):
 class Messages(nn.Module):
     """Message passing between weights on which no scale acts, then means and deviations over neurons.
 
-    Hidden activations of ``probe`` join the neurons' features, if it is given.
+    With a ``probe``, its hidden activations join the neurons' features.
     """
 
     def __init__(self, space: WeightSpace, channels: int, blocks: int, probe: ProbeFeatures | None = None) -> None:
@@ -86,18 +60,18 @@ class Messages(nn.Module):
         self.out_features = self.pool.out_features
 
     def forward(self, networks: Mapping[str, Tensor], probed: Probed | None) -> Tensor:
-        """Networks, and what they do on the learned inputs -> ``(B, out_features)``."""
+        """Maps networks, and their activations on the learned inputs, to ``(B, out_features)``."""
         hidden = None if probed is None or not self.embed.extra else probed.hidden
         out: Tensor = self.pool(self.norm(self.blocks(self.embed(networks, hidden))))
         return out
 
 
 class LinearGenerator(nn.Module):
-    """Learned codes through a deep linear network: inputs ``(count, *shape)`` that share their structure.
+    """Inputs ``(count, *shape)`` that a deep linear network makes from learned codes, so that they share structure.
 
-    Of images ``(C, H, W)``, the codes become maps of a quarter of the size, which two transposed convolutions double;
-    inputs of other kinds leave two linear layers. No activation is between: products of matrices are biased towards
-    low rank, which alone keeps learned inputs smooth.
+    For images ``(C, H, W)``, the codes become maps of a quarter of the size, which two transposed convolutions double;
+    for inputs of other kinds there are two linear layers. There is no activation: products of matrices are biased
+    towards low rank, which alone keeps learned inputs smooth.
 
     Source: Kahana et al. 2024, deep linear probe generators (ProbeGen).
     """
@@ -126,19 +100,16 @@ class LinearGenerator(nn.Module):
         return x[..., : self.shape[-2], : self.shape[-1]] if len(self.shape) == 3 else x
 
 
-class _Invariants(Model):
-    """Invariants of up to three kinds in one vector, then an MLP; or several, of which each learns by its own loss.
+class InvariantModel(Model):
+    """Invariants of up to three kinds in one vector, then an MLP; or several MLPs (``heads``), each with its own loss.
 
-    With several heads the answers in training are ``(B, heads)``, in evaluation their mean. A loss of the mean would
-    train one wide MLP. They cost a few products more; trainings with other seeds, whose readers differ, too, would cost
-    as many times as much.
-
-    Options are those of `Head`.
+    With several heads the answers in training are ``(B, heads)``, in evaluation their mean: a loss of the mean would
+    train one wide MLP. Heads cost a few more products; an ensemble of whole models would cost as many times as much.
 
     Attributes:
         answers: whether the networks' answers to probes are read.
         messages: channels and layers of message passing, or None.
-        stats: what is taken of `InvariantStatistics` and `GramStatistics`.
+        stats: the kinds of statistics that are read.
         probed: whether the hidden activations join the neurons' features in message passing.
         generated: whether the probes come from a `LinearGenerator`.
     """
@@ -162,9 +133,18 @@ class _Invariants(Model):
     ) -> None:
         super().__init__()
         self.space, self.heads = networks.space, heads
-        inner = self.space.restricted("sign")  # behind `balance` of the scales
+        inner = self.space.restricted("sign")  # after `balance` of the scales
         readers: dict[str, Answers | Messages] = {}
-        self.probe = probes_of(networks, PROBES, self.generated) if self.sees == "functions" else None
+        self.probe = None
+        if self.sees == "functions":
+            if networks.template is None or networks.input_shape is None:
+                raise InvalidValueError(
+                    "models with probes run the networks, but how they run is not known of these (strides, padding, "
+                    "size of the images): choose models that see only weights"
+                )
+            probes = LinearGenerator(PROBES, networks.input_shape) if self.generated else PROBES
+            template = networks.template()
+            self.probe = ProbeFeatures(template, probes, input_shape=networks.input_shape, space=networks.space)
         if self.probe is not None and self.answers:
             readers["answers"] = Answers(self.probe)
         if self.messages is not None:
@@ -208,71 +188,28 @@ class _Invariants(Model):
         return logits(out)
 
 
-@register("stats")
-class Stats(_Invariants):
-    """Invariant statistics and an MLP: an invariant STATNN."""
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "stats": ("invariant statistics", {"stats": (InvariantStatistics,)}),
+    "gram-stats": ("statistics + Gram matrices", {"stats": (InvariantStatistics, GramStatistics)}),
+    "message-passing": ("message passing", {"messages": (CHANNELS, LAYERS)}),
+    "message-passing-stats": (
+        "message passing + stats", {"messages": (CHANNELS, LAYERS), "stats": (InvariantStatistics,)},
+    ),
+    "probes": ("probes", {"answers": True}),
+    "probes-stats": ("probes + stats", {"answers": True, "generated": True, "stats": (InvariantStatistics,)}),
+    "gram-probes": (
+        "probes + stats + Gram matrices",
+        {"answers": True, "generated": True, "stats": (InvariantStatistics, GramStatistics)},
+    ),
+    "generated-probes": ("generated probes", {"answers": True, "generated": True}),
+    "combined": (
+        "combined",
+        {"answers": True, "generated": True, "messages": (8, 2), "probed": True, "stats": (InvariantStatistics,)},
+    ),
+}  # fmt: skip
+"""Name of a model -> its label, and the attributes of its class: the invariants that it reads."""
 
-    label, stats = "invariant statistics", (InvariantStatistics,)
-
-
-@register("gram-stats")
-class GramStats(_Invariants):
-    """Invariant statistics, and those of the neurons' Gram matrices."""
-
-    label, stats = "statistics + Gram matrices", (InvariantStatistics, GramStatistics)
-
-
-@register("message-passing")
-class MessagePassingModel(_Invariants):
-    """Message passing between the weights."""
-
-    label, messages = "message passing", (CHANNELS, LAYERS)
-
-
-@register("message-passing-stats")
-class MessagePassingStats(_Invariants):
-    """Message passing and invariant statistics: all that we take from the weights."""
-
-    label, messages, stats = "message passing + stats", (CHANNELS, LAYERS), (InvariantStatistics,)
-
-
-class _Running(_Invariants):
-    """Models that run the networks, whose outputs are logits of classes."""
-
-    sees, task = "functions", "generalization"
-
-
-@register("probes")
-class Probes(_Running):
-    """The networks' answers to learned inputs, and an MLP."""
-
-    label, answers = "probes", True
-
-
-@register("probes-stats")
-class ProbesStats(_Running):
-    """Answers to inputs that a generator makes, and invariant statistics."""
-
-    label, answers, generated, stats = "probes + stats", True, True, (InvariantStatistics,)
-
-
-@register("gram-probes")
-class GramProbes(_Running):
-    """Answers to inputs that a generator makes, invariant statistics, and those of the neurons' Gram matrices."""
-
-    label, answers, generated = "probes + stats + Gram matrices", True, True
-    stats = (InvariantStatistics, GramStatistics)
-
-
-@register("generated-probes")
-class GeneratedProbes(_Running):
-    """Answers to inputs that a deep linear generator makes."""
-
-    label, answers, generated = "generated probes", True, True
-
-
-@register("combined")
-class Combined(_Running):
-    """All of them: answers to inputs from a generator, messages that hidden activations join, statistics."""
-
-    label, answers, generated, messages, probed, stats = "combined", True, True, (8, 2), True, (InvariantStatistics,)
+for _name, (_label, _reads) in MODELS.items():
+    # models that run the networks take their outputs for logits of classes
+    _runs = {"sees": "functions", "task": "generalization"} if "answers" in _reads else {}
+    register(_name)(type(_name, (InvariantModel,), {"label": _label, **_reads, **_runs}))

@@ -1,12 +1,12 @@
-"""What a model is, which networks it reads, and the register of models.
+"""The base class of models, the networks that they read, and the register of models.
 
-A model reads a batch of networks and answers with one logit per network. What it does to a network without learned
-parameters (statistics, flattening, packing) is its `Model.prepare`, called once per data set, so that an epoch is
-nothing but indexing, forward, backward and optimiser.
+A model reads a batch of networks and returns one logit per network. `Model.prepare` is the part without learned
+parameters (statistics, flattening, packing). It is called once per data set, so that an epoch is only indexing,
+forward, backward and optimiser.
 
 Adding a model is adding a class (docs/extending.md). Its keyword-only parameters, such as widths, are its options,
-which an experiment sets by name (`model_options`). A model of networks of different architectures is ``mixed``: it is
-built with a `MixedInfo` too, and has `Model.prepare_groups` instead of ``prepare``.
+which an experiment sets by name (`model_options`). A model of networks of different architectures is ``mixed``: it may
+be built with a `MixedInfo`, and has `Model.prepare_groups` instead of ``prepare``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 EVALUATION_BATCH, EVALUATION_BYTES = 256, 2**26
-"""Examples that are predicted at once, at most, and what they take, unless one takes more."""
+"""The largest number of examples that are predicted at once, and of their bytes, unless one takes more."""
 
 ROUNDINGS = 64
-"""So many times the precision of a number is what may be rounding: invariants of moved networks differ by a few."""
+"""Times the precision of a number, differences may be rounding: invariants of moved networks differ by a few."""
 
 NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
 """Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
@@ -63,17 +63,16 @@ Task = Literal["any", "generalization", "inr", "ablation"]
 
 @dataclass(frozen=True)
 class NetworkInfo:
-    """What a model is told of the networks it will read.
+    """Describes the networks that a model will read.
 
     Attributes:
         space: their weight space.
         activation: their activation function, or several with ``/`` between.
-        template: builds the torch module of one network, whose parameters and buffers have the space's names, or are
-            the space's in order; parameters that need no gradient, where others do, are the same in all networks. None
-            where it is not known.
-        input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
-        aliases: key of the networks' state dicts -> the parameter of the space that it is tied to, or None for what is
-            in no space, as a mask.
+        template: builds the torch module of one network, whose parameters and buffers have the space's names, or its
+            order; parameters that need no gradient, if others do, are the same in all networks. None if not known.
+        input_shape: of one input of that module, such as ``(channels, height, width)``; None if not known.
+        aliases: key of the networks' state dicts -> the parameter of the space that it is tied to, or None for a tensor
+            that is in no space, such as a mask.
     """
 
     space: WeightSpace
@@ -84,7 +83,7 @@ class NetworkInfo:
 
     @property
     def architectures(self) -> tuple[NetworkInfo, ...]:
-        """This one; see `MixedInfo`."""
+        """Only this one; see `MixedInfo`."""
         return (self,)
 
     def __deepcopy__(self, memo: object) -> NetworkInfo:
@@ -100,7 +99,7 @@ class NetworkInfo:
         return normal_form(self._module, torch.zeros(2, *(self.input_shape or ())))
 
     def normal(self, tensors: Mapping[str, Tensor]) -> NetworkGroup:
-        """Networks ``(N, 1, *shape)`` in their normal form, and the space of these; errors as of `form`."""
+        """Returns networks ``(N, 1, *shape)`` in their normal form, and the space of these; raises as `form`."""
         names = template_names(self._module, self.space)
         return self.form({names[name]: t for name, t in tensors.items()}), self.form.space
 
@@ -117,7 +116,7 @@ class NetworkInfo:
 
 @dataclass(frozen=True)
 class MixedInfo:
-    """The same of networks of different architectures; what a ``mixed`` model is built with."""
+    """Describes networks of several architectures, for a ``mixed`` model."""
 
     architectures: tuple[NetworkInfo, ...]
 
@@ -127,11 +126,11 @@ class Model(nn.Module):
 
     Attributes:
         label: name in tables and figures.
-        invariant_under: what leaves the output as it is: the networks' whole symmetry group (with scalings or sign
+        invariant_under: the group that keeps the output: the networks' whole symmetry group (with scalings or sign
             flips), permutations of hidden neurons only, or nothing.
-        sees: the networks' weights alone, or also what they compute (the model runs them).
+        sees: the networks' weights alone, or also their functions (the model runs them).
         any_width: whether it reads networks with more hidden neurons than those it was built for.
-        task: what it was made for: ``any`` network and question, ``generalization`` of CNNs, ``inr``s, or ``ablation``
+        task: that it was made for: ``any`` network and question, ``generalization`` of CNNs, ``inr``s, or ``ablation``
             alone.
         mixed: whether it reads networks of different architectures and activations.
         train_with: fields of `TrainConfig`, and ``loss``, that this model is trained with whatever the experiment says.
@@ -146,7 +145,7 @@ class Model(nn.Module):
     train_with: ClassVar[Mapping[str, Any]] = {}  # `training` is torch's
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Any:
-        """Everything without learned parameters: for a data set in memory at once, otherwise batch by batch.
+        """Computes everything without learned parameters, for a data set in memory at once, otherwise by batches.
 
         Args:
             tensors: parameter name -> ``(N, 1, *shape)``.
@@ -157,13 +156,13 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
-        """What experiments call: `prepare` for networks of several architectures, N in all, in this order."""
+        """Prepares networks of several architectures, N in all, in this order; called by experiments."""
         if len(groups) != 1:
             raise InvalidValueError(f"{type(self).__name__} reads networks of one architecture, found {len(groups)}")
         return self.prepare(groups[0][0])
 
     def fit_inputs(self, prepared: Any) -> None:
-        """Take input statistics from the prepared training networks; called once, before training."""
+        """Takes input statistics from the prepared training networks; called once, before training."""
 
     def forward(self, batch: Any) -> Tensor:
         raise NotImplementedError
@@ -174,24 +173,24 @@ T = TypeVar("T", bound=type[Any])
 
 
 class Register(Generic[T]):
-    """Classes by name, in the order in which they were added; a name not among them is looked for in the experiments.
+    """Classes by name, in the order in which they were added; unknown names are looked up in the experiments.
 
-    A prefix in front of a name makes a subclass, by what ``fronts`` has for it, whose networks are brought into a
-    canonical form first, which takes scalings and sign flips, or more, away from it.
+    A prefix of a name (``prefixes``: prefix -> function of the class) makes a subclass whose networks are brought into
+    a canonical form first, which removes scalings and sign flips, or more.
     """
 
-    def __init__(self, what: str, fronts: Mapping[str, Callable[[T], T]]) -> None:
-        self._what, self._fronts = what, fronts
-        self._made: dict[str, T] = {}  # those in canonical form
+    def __init__(self, kind: str, prefixes: Mapping[str, Callable[[T], T]]) -> None:
+        self._kind, self._prefixes = kind, prefixes
+        self._prefixed: dict[str, T] = {}
         self.classes: dict[str, T] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
-        """Class decorator: make a class known by this name."""
+        """Class decorator: adds a class under this name."""
 
         def add(cls: T) -> T:
             if self.classes.setdefault(name, cls) is not cls:
                 taken = self.classes[name].__qualname__
-                raise InvalidValueError(f"another {self._what} is registered as {name!r} already: {taken}")
+                raise InvalidValueError(f"another {self._kind} is registered as {name!r} already: {taken}")
             return cls
 
         return add
@@ -200,30 +199,30 @@ class Register(Generic[T]):
         return iter(self.classes)
 
     def __getitem__(self, name: str) -> T:
-        """The class of a name.
+        """Returns the class of a name.
 
         Raises:
             ValueError: listing the known names.
         """
-        prefix = next((front for front in self._fronts if name.startswith(front)), "")
+        prefix = next((prefix for prefix in self._prefixes if name.startswith(prefix)), "")
         plain = name.removeprefix(prefix)
         if plain not in self.classes:
             catalogue = experiments("models.catalogue")
             if plain not in self.classes:
                 catalogue.register_all()
         if plain not in self.classes:
-            known, fronts = ", ".join(self.classes), " or ".join(map(repr, self._fronts))
+            known, prefixes = ", ".join(self.classes), " or ".join(map(repr, self._prefixes))
             raise InvalidValueError(
-                f"unknown {self._what} {name!r}: choose from {known}, each also with {fronts} in front"
+                f"unknown {self._kind} {name!r}: choose from {known}, each also with {prefixes} in front"
             )
         base = self.classes[plain]
         if not prefix:
             return base
-        if name not in self._made:
-            cls = self._made[name] = self._fronts[prefix](base)
+        if name not in self._prefixed:
+            cls = self._prefixed[name] = self._prefixes[prefix](base)
             cls.label = f"{prefix.removesuffix('-')} {base.label}"
             cls.invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
-        return self._made[name]
+        return self._prefixed[name]
 
 
 def _balanced(base: Any) -> Any:
@@ -241,7 +240,7 @@ def _normal(base: Any) -> Any:
         def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, **options: Any) -> None:
             if base.sees == "functions":
                 raise InvalidValueError(
-                    f"{base.label} runs the networks, and normal forms are none that run; choose a model that sees "
+                    f"{base.label} runs the networks, but normal forms cannot be run; choose a model that sees "
                     "weights alone"
                 )
             read = [replace(i, space=i.form.space, template=None) for i in networks.architectures]
@@ -251,14 +250,13 @@ def _normal(base: Any) -> Any:
             self.architectures = networks.architectures
 
         def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
-            return super().prepare_groups([self._info(space).normal(tensors) for tensors, space in groups])
-
-        def _info(self, space: WeightSpace) -> NetworkInfo:
-            """What is known of the networks of a space."""
-            found = (info for info in self.architectures if info.space == space)
-            if (info := next(found, None)) is None:
-                raise InvalidValueError(f"{self.label} was built for networks of other sizes than those of {space}")
-            return info
+            normal = []
+            for tensors, space in groups:
+                info = next((info for info in self.architectures if info.space == space), None)
+                if info is None:
+                    raise InvalidValueError(f"{self.label} was built for networks of other sizes than those of {space}")
+                normal.append(info.normal(tensors))
+            return super().prepare_groups(normal)
 
     return Normal
 
@@ -268,10 +266,11 @@ register: Register[type[Model]] = Register("model", {BALANCED: _balanced, NORMAL
 
 
 def model_class(name: str) -> type[Model]:
-    """The class registered under a name, in front of which may be a prefix.
+    """Returns the class registered under a name, which may have a prefix.
 
-    ``balanced-`` puts `balance` in front of the model; ``normal-`` the networks' normal form (`NetworkInfo.form`) and
-    then `balance`, so that what was exact under permutations is exact under all that leaves functions as they are.
+    With ``balanced-`` the model reads networks after `balance`; with ``normal-`` it reads their normal form
+    (`NetworkInfo.form`) after `balance`, so that a model that is exact under permutations is exact under all that keeps
+    functions.
 
     Raises:
         ValueError: listing the known names.
@@ -280,27 +279,27 @@ def model_class(name: str) -> type[Model]:
 
 
 def model_options(name: str) -> tuple[str, ...]:
-    """What can be set of a model: keyword-only parameters of its class, and of the bases that it hands others on to."""
-    found: dict[str, None] = {}
+    """Returns a model's options: keyword-only parameters of its class, and of the bases that it passes others on to."""
+    names: dict[str, None] = {}
     for cls in model_class(name).__mro__:
         if "__init__" in vars(cls):
             parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-            found |= dict.fromkeys(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+            names |= dict.fromkeys(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break
-    return tuple(found)
+    return tuple(names)
 
 
 def build_model(
     name: str, networks: NetworkInfo | MixedInfo, *, seed: int, out_features: int = 1, **options: Any
 ) -> Model:
-    """A freshly initialised model on the CPU; the seed fixes its parameters and the global generator is left alone.
+    """Builds a freshly initialised model on the CPU; parameters follow from the seed, not from the global generator.
 
     ``options`` are those of `model_options` that the experiment sets; the others keep the model's own values.
 
     Raises:
         ValueError: if there is no such model, it has no such option, or it cannot read networks of different
-            architectures, but shall.
+            architectures, but is asked to.
     """
     cls: Any = model_class(name)
     if unknown := sorted(set(options) - set(known := model_options(name))):
@@ -325,25 +324,25 @@ class Heads(nn.Linear):
         if self.heads == 1:
             return super().forward(x)
         weight, bias = self.weight.view(self.heads, -1, self.in_features), self.bias.view(self.heads, 1, -1)
-        own = x.view(len(x), self.heads, -1).transpose(0, 1)
-        return torch.baddbmm(bias, own, weight.mT).transpose(0, 1).flatten(1)
+        inputs = x.view(len(x), self.heads, -1).transpose(0, 1)
+        return torch.baddbmm(bias, inputs, weight.mT).transpose(0, 1).flatten(1)
 
 
 def logits(out: Tensor) -> Tensor:
+    """Returns outputs ``(B, 1)`` as ``(B,)``; others as they are."""
     return out.squeeze(-1) if out.shape[-1] == 1 else out
 
 
 class Standardise(nn.Module):
-    """``(x - mean) / std`` with the training set's statistics, over the networks and over ``dims`` besides.
+    """``(x - mean) / std`` with the statistics of the training networks, over the networks and over ``dims``.
 
-    Statistics are those of the training networks as they are given, so they follow the train set (original or
-    augmented). Entries that never vary are only centred; so are those that vary by a few roundings (`ROUNDINGS`), which
-    moved networks differ by, too.
+    The training networks are the original or the augmented ones, as the experiment trains on them. Entries that never
+    vary are only centred; so are those that vary by a few roundings (`ROUNDINGS`), because moved networks do, too.
 
     Args:
         shape: of a network's entries.
-        dims: over which statistics are taken besides the networks.
-        size: of the numbers that entries were computed from, where it is known: rounding is a share of it. 0 for none.
+        dims: over which statistics are taken in addition to the networks.
+        size: of the numbers that entries were computed from, if it is known: rounding is a share of it. 0 if not.
     """
 
     mean: Tensor
@@ -368,5 +367,5 @@ class Standardise(nn.Module):
 
 
 def at_once(nbytes: float) -> int:
-    """How many examples of so many bytes each are predicted at once: within both bounds, and one at least."""
+    """Returns the number of examples, of this many bytes each, that are predicted at once: within both bounds."""
     return max(1, min(EVALUATION_BATCH, int(EVALUATION_BYTES / max(1, nbytes))))

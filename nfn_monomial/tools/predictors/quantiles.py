@@ -1,4 +1,4 @@
-"""Numbers as the share of the training networks that are behind: what a model may learn in their place."""
+"""Numbers as quantiles of the training networks, which a model may learn in their place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Quantiles:
         knots: the accuracies of levels that are evenly spaced from 0 to 1, at least two.
 
     Raises:
-        ValueError: if they fall, or are no such numbers.
+        ValueError: if they fall, or are no finite numbers.
     """
 
     knots: tuple[float, ...]
@@ -36,24 +36,23 @@ class Quantiles:
 
     @classmethod
     def of(cls, accuracy: Tensor) -> Self:
-        """Those of training networks ``(N,)``."""
+        """Returns the quantiles of training networks ``(N,)``."""
         ordered = accuracy.double().cpu().sort().values
         place = torch.linspace(0, len(ordered) - 1, KNOTS, dtype=torch.float64)
         low, high = ordered[place.floor().long()], ordered[place.ceil().long()]
         return cls(tuple(torch.lerp(low, high, place - place.floor()).cummax(0).values.tolist()))
 
     def level(self, accuracy: Tensor) -> Tensor:
-        """Accuracies ``(...)`` -> levels; the middle of all levels of one accuracy, 0 and 1 beyond the training's."""
+        """Maps accuracies ``(...)`` to levels, the middle of all levels of one accuracy; 0 or 1 beyond the knots."""
         knots = self._like(accuracy)
-        first, behind = (torch.searchsorted(knots, accuracy, right=right) for right in (False, True))
+        first, after = (torch.searchsorted(knots, accuracy, right=right) for right in (False, True))
         right = first.clamp(1, len(knots) - 1)
         low, high = knots[right - 1], knots[right]
         between = right - 1 + ((accuracy - low) / (high - low)).clamp(0, 1)
-        found = torch.where(behind > first, (first + behind - 1) / 2, between)
-        return found / (len(knots) - 1)
+        return torch.where(after > first, (first + after - 1) / 2, between) / (len(knots) - 1)
 
     def accuracy(self, level: Tensor) -> Tensor:
-        """The inverse: levels in [0, 1] -> accuracies; NaN stays."""
+        """Maps levels in [0, 1] to accuracies, the inverse; NaN stays."""
         knots = self._like(level)
         place = level * (len(knots) - 1)
         left = place.nan_to_num(0).floor().long().clamp(0, len(knots) - 2)

@@ -1,7 +1,7 @@
-"""What predictors are asked; here, the accuracy of classifiers and columns of tables. The experiments ask more.
+"""The tasks of predictors: the accuracy of classifiers, and columns of tables. The experiments add more.
 
-A task says which networks it is about, builds the model again that was trained on them, and turns what that model says
-into an answer. It is written as JSON (numbers, names, weight spaces; no code) and read back with every check.
+A task names the networks that it is about, builds again the model that was trained on them, and turns the model's
+outputs into answers. It is written as JSON (numbers, names, weight spaces; no code) and checked when it is read.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.checkpoints.files import Checkpoint
 from nfn_monomial.tools.experiments import experiments
+from nfn_monomial.tools.files.checkpoints import Checkpoint
 
 from . import invariants  # noqa: F401  (which adds them to the models that are known)
 from .architectures import Architecture, architecture_of
+from .matching import in_words
 from .models import NORMAL, MixedInfo, NetworkInfo, build_model, model_class
-from .networks import in_words
 from .quantiles import Quantiles
 
 __all__ = [
@@ -47,17 +47,17 @@ MOST_AXES = 4  # of a parameter on one node: how many equivariant maps there are
 
 
 TASKS: dict[str, type[Task]] = {}
-"""Those that are known, by name."""
+"""The known tasks by name."""
 
 
 class Prediction(NamedTuple):
-    """What a predictor says of a checkpoint.
+    """A predictor's answer for a checkpoint.
 
     Attributes:
         checkpoint: on disk.
         names: parameter of the weight space -> key in the checkpoint.
-        answer: of it; of an editor the edited network, a state dict with the same keys and dtypes.
-        doubt: in words, which order of its layers was taken, where none was given and names do not say it.
+        answer: a tensor; from an editor, the edited network, a state dict with the same keys and dtypes.
+        doubt: a note on the order in which its layers were taken, if neither names nor the user state it.
     """
 
     checkpoint: Checkpoint
@@ -67,7 +67,7 @@ class Prediction(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Of the checkpoint."""
+        """The path of the checkpoint."""
         return self.checkpoint.path
 
 
@@ -76,8 +76,8 @@ class Task(ABC):
 
     Attributes:
         name: of the experiment that trains for it.
-        answers: what an answer is, in words.
-        heads: of the columns that `cells` fills.
+        answers: describes an answer in words.
+        heads: headings of the columns that `cells` fills.
         edits: whether an answer is a network, which is written with its `picture`.
     """
 
@@ -101,40 +101,40 @@ class Task(ABC):
         """The architectures that it is about."""
 
     def about(self, info: NetworkInfo) -> Task:
-        """The same where more is known of its one architecture: the code that runs it."""
+        """Returns the task with the code that runs its one architecture."""
         raise InvalidValueError(f"{self.name} knows how its networks run: leave --net out")
 
     @abstractmethod
     def build(self, model: str, options: Mapping[str, Any]) -> nn.Module:
-        """A freshly initialised model, as the experiment built it; ``options`` are those of the run's settings."""
+        """Builds a new model as the experiment did; ``options`` are those of the run's settings."""
 
     @abstractmethod
     def answer(self, model: Any, tensors: Mapping[str, Tensor], info: NetworkInfo) -> Any:
-        """Networks ``(B, 1, *shape)`` of one architecture -> answers, a tensor or a dict of tensors ``(B, ...)``."""
+        """Answers for networks ``(B, 1, *shape)`` of one architecture: a tensor or a dict of tensors ``(B, ...)``."""
 
     @abstractmethod
     def entries(self, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-        """Answers as JSON has them, one for each checkpoint; numbers that are not finite are None."""
+        """Returns answers as JSON has them, one for each checkpoint; numbers that are not finite are None."""
 
     @abstractmethod
     def cells(self, entry: Mapping[str, Any]) -> tuple[str, ...]:
-        """An entry in a line of a table."""
+        """Returns the cells of an entry in a table."""
 
     def picture(self, prediction: Prediction) -> bytes:
-        """A network before and after the edit, as PNG."""
+        """Draws a network before and after the edit, as PNG."""
         raise NotImplementedError
 
     @abstractmethod
     def _fields(self) -> dict[str, Any]:
-        """The task as JSON holds it."""
+        """Returns the fields of the task as JSON holds them."""
 
     @classmethod
     @abstractmethod
     def _read(cls, fields: Mapping[str, Any]) -> Self:
-        """The task that `_fields` has written."""
+        """Reads the task back from its `_fields`."""
 
     def written(self) -> dict[str, Any]:
-        """As JSON holds it, for `read_task`; of one that it would not read, why."""
+        """Returns the task as JSON holds it, for `read_task`; or the reason why that would not read it."""
         value = {"format": FORMAT, "task": self.name, "answers": self.answers, **self._fields()}
         try:
             read_task(value)
@@ -143,7 +143,7 @@ class Task(ABC):
         return value
 
     def reads(self, any_width: bool) -> str:
-        """Which networks it is about, in words."""
+        """Describes the networks that it is about."""
         first, more = self.infos[0], len(self.infos) - 1
         shape = first.input_shape or ()
         return (
@@ -156,12 +156,12 @@ class Task(ABC):
 
 @dataclass(frozen=True)
 class Generalization(Task):
-    """How accurate are classifiers? Of one architecture, or of several, which their model then is ``mixed`` for."""
+    """Predicts the accuracy of classifiers, of one architecture or, by a ``mixed`` model, of several."""
 
     name = "predict-generalization"
 
     networks: NetworkInfo | MixedInfo
-    quantiles: Quantiles | None = None  # that the model answers in
+    quantiles: Quantiles | None = None  # in whose levels the model answers
 
     @property
     def answers(self) -> str:
@@ -182,8 +182,8 @@ class Generalization(Task):
         return build_model(model, self.networks, seed=0, **options.get("model", {}))
 
     def answer(self, model: Any, tensors: Mapping[str, Tensor], info: NetworkInfo) -> Tensor:
-        found = torch.sigmoid(model(model.prepare_groups([(tensors, info.space)])))
-        return found if self.quantiles is None else self.quantiles.accuracy(found)
+        level = torch.sigmoid(model(model.prepare_groups([(tensors, info.space)])))
+        return level if self.quantiles is None else self.quantiles.accuracy(level)
 
     def entries(self, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
         return [{"accuracy": v, "rank": rank} for v, rank in _ranked(predictions)]
@@ -195,7 +195,7 @@ class Generalization(Task):
     def of(
         cls, networks: NetworkInfo | MixedInfo, model: str, quantiles: Quantiles | None = None, **fields: Any
     ) -> dict[str, Any]:
-        """What is written of a task for a model; of one that could not be built again, why."""
+        """Writes the task of a model as JSON; or the reason why the model could not be built again."""
         unknown = [info for info in networks.architectures if info.template and not _architecture(info)]
         if runs_networks(model) and unknown and isinstance(networks, MixedInfo):
             return {
@@ -229,12 +229,12 @@ class Generalization(Task):
 
 @dataclass(frozen=True)
 class Column(Generalization):
-    """What would a column of a table say of networks? A number in its own units, or one of its classes.
+    """Predicts a column of a table: a number in its own units, or one of its classes.
 
     Attributes:
         column: its name.
-        unit: behind its numbers, as ``%``.
-        classes: of which it says one; none, where it has numbers.
+        unit: after its numbers, such as ``%``.
+        classes: of the column; none if it has numbers.
     """
 
     name = "train"
@@ -260,7 +260,7 @@ class Column(Generalization):
         return build_model(model, self.networks, seed=0, out_features=max(1, len(self.classes)))
 
     def read(self, logits: Tensor) -> Tensor:
-        """What a model says -> numbers ``(B,)`` or probabilities ``(B, classes)``, float64."""
+        """Turns a model's outputs into numbers ``(B,)`` or probabilities ``(B, classes)``, float64."""
         if self.quantiles is None:
             return torch.softmax(logits.double(), -1)
         return self.quantiles.accuracy(torch.sigmoid(logits.double()))
@@ -296,7 +296,7 @@ LIKELIEST = 3  # classes that a table shows
 
 
 def class_entries(classes: Sequence[str], predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """`Task.entries` of probabilities ``(classes,)``."""
+    """Returns `Task.entries` for probabilities ``(classes,)``."""
     return [
         {
             "class": classes[int(p.answer.nan_to_num(-1).argmax())],
@@ -307,19 +307,19 @@ def class_entries(classes: Sequence[str], predictions: Sequence[Prediction]) -> 
 
 
 def class_cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """`Task.cells` of these: the likeliest class, its probability, and the next ones."""
+    """Returns `Task.cells` of these: the likeliest class, its probability, and the next ones."""
     ranked = sorted(entry["probabilities"].items(), key=lambda item: -(item[1] or 0))
     first, *others = [(name, number(p)) for name, p in ranked[:LIKELIEST]]
     return *first, ", ".join(f"{name} {p}" for name, p in others)
 
 
 def runs_networks(model: str) -> bool:
-    """Whether a model needs the torch module of its networks: it runs them, or reads their normal forms."""
+    """Checks whether a model needs the torch module of its networks: it runs them, or reads their normal forms."""
     return model.startswith(NORMAL) or model_class(model).sees == "functions"
 
 
 def _ranked(predictions: Sequence[Prediction]) -> list[tuple[float | None, int | None]]:
-    """Numbers and their ranks, the largest first; equal ones share the best."""
+    """Returns numbers with their ranks, 1 for the largest; equal numbers share a rank."""
     values = [finite(p.answer) for p in predictions]
     ordered = sorted(v for v in values if v is not None)
     ranks = {v: len(ordered) - i for i, v in enumerate(ordered)}
@@ -327,7 +327,7 @@ def _ranked(predictions: Sequence[Prediction]) -> list[tuple[float | None, int |
 
 
 def _architecture(info: NetworkInfo) -> Architecture | None:
-    """That whose `Architecture.module` is the template."""
+    """Returns the architecture whose `Architecture.module` is the template, if there is one."""
     owner = getattr(info.template, "__self__", None)
     return owner if isinstance(owner, Architecture) else None
 
@@ -355,17 +355,17 @@ def _info(value: Any) -> NetworkInfo:
 
 
 def finite(value: Any) -> float | None:
-    """A number as JSON has it."""
+    """Returns a number as JSON has it, None if it is not finite."""
     return float(value) if math.isfinite(value) else None
 
 
 def number(value: float | None) -> str:
-    """The same in a table."""
+    """Writes a number for a table."""
     return "not finite" if value is None else f"{value:.3f}"
 
 
 def read_task(value: Any) -> Task:
-    """The task that `Task.written` has written.
+    """Reads the task that `Task.written` has written.
 
     Raises:
         ValueError: if it is anything else, or of another version.
@@ -377,8 +377,8 @@ def read_task(value: Any) -> Task:
     if value.get("task") not in TASKS:
         experiments("predictors")
     if value.get("format") != FORMAT or value.get("task") not in TASKS:
-        found = f"format {value.get('format')}, task {value.get('task')!r}"
-        raise InvalidValueError(f"{found}; this version reads format {FORMAT}, tasks {', '.join(TASKS)}")
+        stated = f"format {value.get('format')}, task {value.get('task')!r}"
+        raise InvalidValueError(f"{stated}; this version reads format {FORMAT}, tasks {', '.join(TASKS)}")
     try:
         return TASKS[value["task"]]._read(value)
     except (TypeError, KeyError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""The maps that quantisers take, from the derived group of a network: written in their formats, each line tested."""
+"""The mappings of quantisers, from the derived group of a network: written in their formats, each line tested."""
 
 from .formats import FORMATS, Recipe, recipe_of
 

@@ -1,4 +1,4 @@
-"""Maps in the form in which llm-compressor takes them: YAML whose entries are JSON, each with its tested error."""
+"""Mappings in the form in which llm-compressor takes them: YAML whose entries are JSON, each with its tested error."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FORMATS = tuple(MODIFIERS)
 
 @dataclass
 class Recipe:
-    """The maps of a network in one format.
+    """The mappings of a network in one format.
 
     Attributes:
-        modifier: whose arguments they are.
-        arguments: as JSON has them.
-        errors: of each entry, by its JSON: the largest change of an output.
-        left_out: scales that are shared and have no line.
+        modifier: of llm-compressor that takes them.
+        arguments: of the modifier, as JSON has them.
+        errors: JSON of an entry -> the largest change of an output.
+        left_out: shared scales for which the format has no line.
     """
 
     modifier: str
@@ -42,12 +42,12 @@ class Recipe:
     left_out: Sequence[Line] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The arguments, the errors and what is left out."""
-        left = [found._asdict() for found in self.left_out]
+        """Returns the arguments, the errors and the scales that are left out."""
+        left = [line._asdict() for line in self.left_out]
         return {"recipe": {self.modifier: self.arguments}, "tested_errors": self.errors, "left_out": left}
 
     def text(self) -> str:
-        """As YAML: every entry is JSON, which YAML contains."""
+        """Returns the mappings as YAML, which contains JSON."""
         lines = [
             "# Tested error: the largest change of any output, relative to its largest entry, in float64, at random",
             "# weights near the network's own, when random scales or rotations act on exactly these modules.",
@@ -61,20 +61,20 @@ class Recipe:
             for key, entry in entries:
                 front = "- " if key is None else f"{key}: "
                 error = self.errors.get(key or json.dumps(entry))
-                told = "" if error is None else f"  # tested error {error:.1e}"
-                lines.append(f"        {front}{json.dumps(entry)}{told}")
+                comment = "" if error is None else f"  # tested error {error:.1e}"
+                lines.append(f"        {front}{json.dumps(entry)}{comment}")
         if self.left_out:
-            lines.append("# Scales that are shared, too, which this format has no line for:")
+            lines.append("# Other shared scales, for which this format has no line:")
         alike: dict[tuple[str, ...], list[Line]] = {}
-        for found in self.left_out:
-            kinds = [*map(family, found.smooth), "->", *map(family, found.balance), found.reason]
-            alike.setdefault(tuple(dict.fromkeys(kinds)), []).append(found)
+        for line in self.left_out:
+            kinds = [*map(family, line.smooth), "->", *map(family, line.balance), line.reason]
+            alike.setdefault(tuple(dict.fromkeys(kinds)), []).append(line)
         for those in alike.values():
-            sides = zip(*((found.smooth, found.balance) for found in those), strict=True)
+            sides = zip(*((line.smooth, line.balance) for line in those), strict=True)
             maps = " -> ".join(
                 ", ".join(folded(path for paths in side for path in paths)) or "nothing" for side in sides
             )
-            error = max(found.error for found in those)
+            error = max(line.error for line in those)
             lines.append(f"# - {maps}: {those[0].reason}; tested error {error:.1e}")
         return "\n".join(lines)
 
@@ -82,25 +82,25 @@ class Recipe:
 def recipe_of(
     module: nn.Module, inputs: tuple[Any, ...], space: WeightSpace, form: Callable[[], NormalForm | str], style: str
 ) -> Recipe:
-    """The maps of a module in one format.
+    """Finds and tests the mappings of a module in one format.
 
     Args:
         module: the network; it is not changed.
         inputs: on which it runs.
         space: its weight space.
-        form: what else leaves its function as it is, or why that is not known; asked for rotations only.
+        form: returns its normal form, or why that is not known; called for rotations only.
         style: the format, one of `FORMATS`.
 
     Raises:
-        ValueError: for another format; if there are no maps of the kind that it takes.
+        ValueError: for another format; if there are no mappings of the kind that it takes.
     """
     if style not in MODIFIERS:
         raise InvalidValueError(f"--format {style}: expected {', '.join(FORMATS)}")
     trial = Trial(module, inputs)
     if style == "spinquant":
-        if isinstance(found := form(), str):
-            raise InvalidValueError(f"no SpinQuant mapping of this network: {found}")
-        return Recipe(MODIFIERS[style], *rotations_of(trial, found))
+        if isinstance(normal := form(), str):
+            raise InvalidValueError(f"no SpinQuant mapping of this network: {normal}")
+        return Recipe(MODIFIERS[style], *rotations_of(trial, normal))
     scales = scale_lines(trial, space, parts=style == "awq")
     lines = [line for line in scales if not line.reason]
     recipe = Recipe(MODIFIERS[style], {"mappings": []}, left_out=[line for line in scales if line.reason])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
@@ -11,22 +12,22 @@ from nfn_monomial.space import WeightSpace
 __all__ = ["family", "modules_of", "named"]
 
 Named: TypeAlias = tuple[str, tuple[str, ...], tuple[int, ...]]
-"""One name or pattern, those on the other side of the line, and the numbers of the lines that it stands for."""
+"""A name or pattern, those on the other side of the line, and the numbers of the lines that it stands for."""
 
 
 def modules_of(space: WeightSpace, pieces: Iterable[str]) -> tuple[str, ...]:
-    """The modules of parameters; of those that the network itself holds, the parameters."""
+    """Returns the modules of parameters; for parameters of the network itself, the parameters."""
     names = [space.pieces[piece].parameter for piece in pieces]
     return tuple(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
 
 
 def family(path: str) -> str:
-    """A path without the numbers of blocks: those that are a part of their own."""
+    """Replaces the numbers of blocks in a path, which are parts of their own, by ``#``."""
     return ".".join("#" if part.isdigit() else part for part in path.split("."))
 
 
 def shortest(wanted: Collection[str], paths: Collection[str]) -> str | None:
-    """The shortest pattern that stands for exactly these paths of one family; None if there is none."""
+    """Returns the shortest pattern that matches exactly these paths of one family; None if there is none."""
     parts = [r"\d+" if part.isdigit() else re.escape(part) for part in next(iter(wanted)).split(".")]
     tails = (r"\.".join(parts[n:]) for n in reversed(range(len(parts))))
     patterns = (f".*{tail}$" for tail in tails)
@@ -34,33 +35,32 @@ def shortest(wanted: Collection[str], paths: Collection[str]) -> str | None:
 
 
 def named(lines: Sequence[tuple[str, Sequence[str]]], paths: Collection[str]) -> list[Named]:
-    """Lines with patterns in place of paths, where one pattern of each kind stands for all blocks; else as they are.
+    """Replaces paths in lines by patterns, if one pattern of each kind stands for all blocks.
 
-    A pattern matches exactly the paths that it stands for. Which of them belong to one line tells the longest
-    beginning that their paths share, as the tools see it.
+    A pattern matches exactly the paths that it stands for. Paths that share the longest beginning belong to one line,
+    by the rule of llm-compressor.
     """
     alike: dict[tuple[str, ...], list[int]] = {}
     for number, (one, others) in enumerate(lines):
         alike.setdefault((family(one), *dict.fromkeys(map(family, others))), []).append(number)
-    found: list[Named] = []
+    names: list[Named] = []
     for kinds, numbers in alike.items():
         ones = [lines[n][0] for n in numbers]
         wanted = {kind: [p for n in numbers for p in lines[n][1] if family(p) == kind] for kind in kinds[1:]}
         targets = [shortest(those, paths) for those in (ones, *wanted.values())]
-        clear = all(_nearest(path, ones) == [lines[n][0]] for n in numbers for path in lines[n][1])
+        clear = all(nearest(path, ones) == [lines[n][0]] for n in numbers for path in lines[n][1])
         if clear and targets[0] is not None and None not in targets:
             first, *rest = [target for target in targets if target is not None]
-            found.append((first, tuple(rest), tuple(numbers)))
+            names.append((first, tuple(rest), tuple(numbers)))
         else:
-            found += [(lines[n][0], tuple(lines[n][1]), (n,)) for n in numbers]
-    return found
+            names += [(lines[n][0], tuple(lines[n][1]), (n,)) for n in numbers]
+    return names
 
 
-def _nearest(path: str, others: Sequence[str]) -> list[str]:
-    """Those of some paths that share the longest beginning with a path."""
-    shared = [_shared(path.split("."), other.split(".")) for other in others]
+def nearest(path: str, others: Sequence[str]) -> list[str]:
+    """Returns the paths that share the longest beginning with a path."""
+    shared = []
+    for other in others:
+        pairs = zip(path.split("."), other.split("."), strict=False)
+        shared.append(sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return [other for other, count in zip(others, shared, strict=True) if count == max(shared)]
-
-
-def _shared(a: Sequence[str], b: Sequence[str]) -> int:
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,4 +1,4 @@
-"""The roles that SpinQuant gives to modules: what writes to the rotated stream, what reads it, and heads."""
+"""The roles that SpinQuant gives to modules: writers of the rotated stream, its readers, and heads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["rotations_of"]
 
 
 def rotations_of(trial: Trial, form: NormalForm) -> tuple[dict[str, Any], dict[str, float]]:
-    """SpinQuant's arguments, and the largest changes of an output, by what they are arguments for.
+    """Returns SpinQuant's arguments, and the largest changes of an output.
 
-    These are: for each norm that gives its gain away, under its JSON; for a rotation of the stream, under
-    ``embedding``; for one in all heads, under ``attn_v``.
+    The keys of these are, for each norm whose gain is moved to other layers, its JSON; for a rotation of the stream
+    ``embedding``; for one in all heads ``attn_v``.
 
     Raises:
-        ValueError: if there is no stream that may be rotated, or a module that has a role is not one of its own.
+        ValueError: if there is no stream that may be rotated, or a module with a role is not one of its own.
     """
 
     def of_kind(kind: str) -> list[tuple[SharedTurn, tuple[str, ...], tuple[str, ...]]]:
@@ -61,7 +61,7 @@ def rotations_of(trial: Trial, form: NormalForm) -> tuple[dict[str, Any], dict[s
 def _roles(
     trial: Trial, writers: Sequence[str], readers: Sequence[str], heads: Sequence[tuple[int, str, str]]
 ) -> dict[str, str | list[str]]:
-    """Role -> the names or patterns of exactly the modules that have it."""
+    """Returns, for each role, the names or patterns of exactly the modules that have it."""
     roles: dict[str, list[str]] = {"embedding": [path for path in writers if path in trial.embeddings]}
     for _, v, o in heads:
         block = v.rpartition(".")[0]
@@ -75,19 +75,19 @@ def _roles(
     counts = len(roles["embedding"]), len(heads), len(head)
     if counts[1] == 0 or counts[::2] != (1, 1):
         raise _refused(
-            "one embedding, heads with values and outputs, and one linear layer behind all blocks are needed, found "
+            "one embedding, heads with values and outputs, and one linear layer after all blocks are needed, found "
             f"{counts[0]}, {counts[1]} and {counts[2]}"
         )
     taken = {path for paths in (*roles.values(), head) for path in paths}
     roles["mlp_in"], roles["mlp_out"] = ([p for p in paths if p not in taken] for paths in (readers, writers))
     roles["lm_head"] = head
-    found: dict[str, str | list[str]] = {}
+    patterns: dict[str, str | list[str]] = {}
     for role, paths in roles.items():
         targets = [target for target, *_ in named([(path, ()) for path in paths], trial.paths)]
         if not role.startswith("mlp") and len(targets) != 1:
             raise _refused(f"{role} is not one pattern: {', '.join(targets)}")
-        found[role] = targets if role.startswith("mlp") else targets[0]
-    return found
+        patterns[role] = targets if role.startswith("mlp") else targets[0]
+    return patterns
 
 
 def _refused(reason: str) -> InvalidValueError:

@@ -1,4 +1,4 @@
-"""Lines of SmoothQuant and AWQ: one layer or norm whose output is divided by scales, and linear layers that make up."""
+"""Lines of SmoothQuant and AWQ: a layer or norm whose output is divided by scales, and linear layers that undo it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Line(NamedTuple):
     """A scale that parameters share.
 
     Attributes:
-        smooth: paths of the modules whose output is divided; of a line of a quantiser one.
-        balance: those whose columns are multiplied, in the order of the network.
+        smooth: paths of the modules whose output is divided; one for a line of a quantiser.
+        balance: paths of those whose columns are multiplied, in the order of the network.
         reason: why a quantiser has no line for it; empty if it has one.
-        error: the largest change of an output when random scales act as a quantiser's, or on exactly what shares them.
+        error: the largest change of an output by random scales, as the quantiser uses them if it has a line.
     """
 
     smooth: tuple[str, ...]
@@ -30,12 +30,13 @@ class Line(NamedTuple):
 
 
 def scale_lines(trial: Trial, space: WeightSpace, *, parts: bool) -> list[Line]:
-    """All scales that parameters of a network share.
+    """Returns all scales that parameters of a network share.
 
     Args:
         trial: the network.
         space: its weight space.
-        parts: whether the tool divides the last rows of a layer that is several in one, as values behind queries.
+        parts: whether the quantiser divides the last rows of a layer that is several in one, such as values after
+            queries.
     """
     lines = []
     for shared in space.mappings():
@@ -50,21 +51,16 @@ def scale_lines(trial: Trial, space: WeightSpace, *, parts: bool) -> list[Line]:
 
 
 def _why_not(trial: Trial, size: int | None, smooth: Sequence[str], balance: Sequence[str], parts: bool) -> str:
-    """Why shapes and kinds of modules leave no line; empty if they do."""
+    """Says why shapes and kinds of modules do not fit a line; empty if they do."""
     if len(smooth) != 1 or not balance:
         return f"a line divides one module and has some that make up, here there are {len(smooth)} and {len(balance)}"
     if odd := [path for path in balance if path not in trial.linears]:
-        return f"{_own(odd[0])} is no nn.Linear"
+        return f"{odd[0].rpartition('.')[2]} is no nn.Linear"
     if len(shape := trial.shape(smooth[0])) not in (1, 2):
-        return f"{_own(smooth[0])} is no norm or nn.Linear"
+        return f"{smooth[0].rpartition('.')[2]} is no norm or nn.Linear"
     (rows, *_), columns = shape, [trial.shape(path)[1] for path in balance]
     several = parts and rows > columns[0] and not trial.shape(smooth[0], "bias")
     if {*columns} != {size} or not (rows == columns[0] or several):
-        told = ", ".join(map(str, dict.fromkeys(columns)))
-        return f"a line has a scale for each row and column, here {size} are for {rows} rows and {told} columns"
+        counts = ", ".join(map(str, dict.fromkeys(columns)))
+        return f"a line has a scale for each row and column, here {size} are for {rows} rows and {counts} columns"
     return ""
-
-
-def _own(path: str) -> str:
-    """A module's name in its block."""
-    return path.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What a quantiser does to a module's weights before it rounds them, done at random, and by how much outputs change.
+"""The change of outputs when a module's weights are scaled or rotated at random, as a quantiser does before rounding.
 
 All is computed in float64, at random weights near the module's own, where no bias is 0 and no gain is 1 by chance.
 """
@@ -24,11 +24,11 @@ _POINTS, _DRAWS = 2, 8
 
 
 class Trial:
-    """A module on which maps are tried out; it is not changed.
+    """A module on which mappings are tried out; it is not changed.
 
     Attributes:
         paths: of all its modules.
-        linears, embeddings: of those that are one, and have a weight.
+        linears, embeddings: paths of those that are one, and have a weight.
     """
 
     def __init__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -37,20 +37,21 @@ class Trial:
         first = {id(t): name for name, t in module.named_parameters()}
         self._names = {n: first[id(t)] for n, t in module.named_parameters(remove_duplicate=False)}
         self.linears, self.embeddings = (
-            {p for p, found in module.named_modules() if isinstance(found, kind) and f"{p}.weight" in self._names}
+            {p for p, part in module.named_modules() if isinstance(part, kind) and f"{p}.weight" in self._names}
             for kind in (nn.Linear, nn.Embedding)
         )
-        own = Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, {})))
-        drawn = [found for _ in range(_POINTS) for found in own.near(self._generator, _DRAWS)]
-        self._points = [(p.inputs, p.weights(), expected) for p, expected in drawn or [(own, own.steady_answers())]]
+        start = Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, {})))
+        drawn = [near for _ in range(_POINTS) for near in start.near(self._generator, _DRAWS)]
+        points = drawn or [(start, start.steady_answers())]
+        self._points = [(point.inputs, point.weights(), expected) for point, expected in points]
 
     def shape(self, path: str, part: str = "weight") -> tuple[int, ...]:
-        """Of a module's weight, or its bias; empty for one without."""
+        """Returns the shape of a module's weight, or bias; empty if it has none."""
         name = self._names.get(f"{path}.{part}")
         return () if name is None else tuple(self._points[0][1][name].shape)
 
     def change(self, move: Callable[[Tensors], Mapping[str, Tensor]]) -> float:
-        """The largest change of an output, relative to its largest entry, by what takes all weights to new ones."""
+        """Computes the largest change of an output, relative to its largest entry, by a move of all weights."""
         changes = []
         for inputs, weights, expected in self._points:
             moved = weights | dict(move(dict(weights)))
@@ -58,7 +59,7 @@ class Trial:
         return max(changes)
 
     def shared(self, space: WeightSpace, scale: SharedScale) -> float:
-        """The change by random scales in the group, through exactly the axes that share them."""
+        """Computes the change by random scales in the group, through exactly the axes that share them."""
         numbers = self._scales(scale.size or 1)
         gauges = space.nodes[scale.node].gauges
         factors = [numbers if n == scale.gauge else torch.ones_like(numbers) for n in range(len(gauges))]
@@ -66,9 +67,9 @@ class Trial:
         return self.change(lambda weights: {name: element.act({name: t})[name] for name, t in weights.items()})
 
     def smoothed(self, smooth: str, balance: Iterable[str]) -> float:
-        """The change by dividing the last rows of one layer, or a norm's gain, and multiplying columns of others.
+        """Computes the change by dividing the last rows of a layer, or a norm's gain, and multiplying others' columns.
 
-        There is a random scale for every column; layers with more rows are those that are several in one.
+        There is a random scale for every column; a layer with more rows is several in one.
         """
         balance = list(balance)
         scales = self._scales(self.shape(balance[0])[1])
@@ -87,9 +88,9 @@ class Trial:
     def rotated(
         self, gains: Mapping[str, Sequence[str]], writers: Sequence[str], readers: Sequence[str], size: int
     ) -> float:
-        """The change by one random rotation of each so many entries that some layers write and others read.
+        """Computes the change by a random rotation of each block of entries that some layers write and others read.
 
-        Before it gains of norms become 1, and are multiplied to the columns of their linear layers instead.
+        Before it, gains of norms become 1, and the columns of their linear layers are multiplied by them instead.
         """
         rotation: Tensor = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=self._generator)).Q
 
@@ -115,5 +116,5 @@ class Trial:
 
 
 def _by_blocks(rows: Tensor, rotation: Tensor) -> Tensor:
-    """Rows with a matrix at each of the blocks of its size that they consist of."""
+    """Multiplies each block of rows, of the size of the matrix, by the matrix."""
     return (rows.reshape(*rows.shape[:-1], -1, len(rotation)) @ rotation).reshape(rows.shape)

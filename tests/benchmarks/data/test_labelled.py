@@ -17,7 +17,7 @@ from nfn_monomial.benchmarks.data.formats.labelled import LabelledCheckpoints, R
 from nfn_monomial.benchmarks.data.formats.result_tables import number_in
 from nfn_monomial.benchmarks.data.formats.sides import sides_by, sides_drawn, together
 from nfn_monomial.tools.definitions.define import Definition, define
-from nfn_monomial.tools.predictors.networks import Given, match
+from nfn_monomial.tools.predictors.matching import Candidate, match
 
 RUNS, EPOCHS = 10, 3
 
@@ -247,7 +247,7 @@ def test_predictors_know_the_keys_that_files_have(
     (part,) = read(Request(tmp_path / "runs", table, "loss"), renaming).corpus.train
     for prefix in ("", "old_"):
         state = {f"{prefix}{key}": t for key, t in states[0].items() if t.is_floating_point()}
-        names = match(Given("a file", state), [part.info], True, "Net").names
+        names = match(Candidate("a file", state), [part.info], True, "Net")[1]
         assert names == {name: f"{prefix}{name}" for name in definition.space.parameters}
 
 

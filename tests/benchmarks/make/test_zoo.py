@@ -28,8 +28,8 @@ from nfn_monomial.benchmarks.make.config import (
 from nfn_monomial.benchmarks.make.inrs import make_inrs
 from nfn_monomial.benchmarks.make.jobs import Made
 from nfn_monomial.benchmarks.make.zoo import make_zoo
+from nfn_monomial.tools.files.sealed import read_sealed, seal
 from nfn_monomial.tools.predictors.architectures import Architecture
-from nfn_monomial.tools.sealed import read_sealed, seal
 
 # A dozen networks in about ten shards, trained for a few steps.
 CNN = ZooConfig(networks=12, chunk=2, epochs=(1, 2), train_fractions=(0.1, 0.2), seed=3)

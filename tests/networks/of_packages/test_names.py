@@ -9,8 +9,8 @@ import torch
 from networks.of_packages.architectures import package
 
 from nfn_monomial.tools import compare_checkpoints
-from nfn_monomial.tools.checkpoints.files import checkpoints_in
 from nfn_monomial.tools.definitions.define import DefinitionError, read_definition
+from nfn_monomial.tools.files.checkpoints import checkpoints_in
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
 WORDS = {"vocab_size": 20}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.tools import align_checkpoints, compare_checkpoints
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 pytestmark = pytest.mark.networks
 

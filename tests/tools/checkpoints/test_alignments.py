@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from nfn_monomial.tools import align_checkpoints
 from nfn_monomial.tools.checkpoints import alignments
-from nfn_monomial.tools.checkpoints.data import judge_of
+from nfn_monomial.tools.checkpoints.losses import loss_on
 from nfn_monomial.tools.definitions.define import Definition
 
 METHODS = ["as they are", "permutation", "all symmetries"]
@@ -122,7 +122,7 @@ def test_the_merged_network_is_the_best_of_the_table_or_the_one_that_is_named(
 def test_statistics_of_repaired_networks_are_those_of_the_data_that_are_named(
     course: tuple[list[Path], Tensor, Tensor], residual: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alignments, "_merged_by", lambda *_: "all symmetries, REPAIR")
+    monkeypatch.setattr(alignments, "_best_line", lambda *_: "all symmetries, REPAIR")
     paths, x, y = course
     train = 3 + 2 * torch.randn(50, 1, 6, 6)
     options: dict[str, Any] = {"net": residual, "merge": 0.5}
@@ -164,7 +164,7 @@ class Stream(IterableDataset[tuple[Tensor, int]]):
 
 def test_a_data_set_without_a_length_is_taken_as_it_comes() -> None:
     for data in (Stream(), DataLoader(Stream(), 32)):
-        assert judge_of(data, ()).words == "cross-entropy on 300 samples"
+        assert loss_on(data, ()).words == "cross-entropy on 300 samples"
 
 
 def test_a_data_set_is_taken_in_batches_and_is_the_same_each_time() -> None:
@@ -172,13 +172,13 @@ def test_a_data_set_is_taken_in_batches_and_is_the_same_each_time() -> None:
     torch.manual_seed(0)
     state = torch.random.get_rng_state()
     for data in (drawn, DataLoader(drawn, 32, shuffle=True), lambda: drawn):
-        judge: Any = judge_of(data, ())
-        assert judge.words == "cross-entropy on 700 samples"
-        assert judge.merged(module, {}, ()) == judge.merged(module, {}, ())
-        assert 700 <= len(judge.statistics) < 1300
-    assert [len(y) for _, y in judge.batches] == [256, 256, 188]
+        loss: Any = loss_on(data, ())
+        assert loss.words == "cross-entropy on 700 samples"
+        assert loss.of_merged(module, {}, ()) == loss.of_merged(module, {}, ())
+        assert 700 <= len(loss.statistics) < 1300
+    assert [len(y) for _, y in loss] == [256, 256, 188]
     assert torch.equal(torch.random.get_rng_state(), state), "of others nothing changes"
-    parts = iter(judge.batches)
+    parts = iter(loss)
     drawn.taken = 0
     next(parts)
     assert drawn.taken == 256, "one batch is in memory"
@@ -186,11 +186,11 @@ def test_a_data_set_is_taken_in_batches_and_is_the_same_each_time() -> None:
 
 def test_classes_may_stand_in_the_second_dimension_and_data_come_in_parts() -> None:
     x, y = torch.randn(5, 4, 3), torch.arange(15).reshape(5, 3) % 4
-    pixels, words = (judge_of(lambda inputs=inputs: (inputs, y), ()) for inputs in (x, x.movedim(1, 2)))
-    scores = [judge.merged(nn.Identity(), {}, ()) for judge in (pixels, words)]
+    pixels, words = (loss_on(lambda inputs=inputs: (inputs, y), ()) for inputs in (x, x.movedim(1, 2)))
+    scores = [loss.of_merged(nn.Identity(), {}, ()) for loss in (pixels, words)]
     assert scores[0] == scores[1] == pytest.approx((float(F.cross_entropy(x, y)), scores[0][1]))
-    parts = judge_of(lambda: [(x, x), (x[:1], x[:1] + 6)], ())
-    assert parts.merged(nn.Identity(), {}, ()).loss == pytest.approx(6)
+    parts = loss_on(lambda: [(x, x), (x[:1], x[:1] + 6)], ())
+    assert parts.of_merged(nn.Identity(), {}, ())[0] == pytest.approx(6)
 
 
 WRONG: Any = [

@@ -13,7 +13,7 @@ from invoking import invoke, plain, said
 from own_networks import SOURCE, mlp, saved
 from published_writers import Marker
 
-from nfn_monomial.tools.cli.options import told_progress, user_errors
+from nfn_monomial.tools.cli.options import shown_progress, user_errors
 
 RELU = "--activation relu"
 OUTSIDE = "Outputs were not compared: strides and pools are not known"
@@ -221,7 +221,7 @@ def test_where_nobody_sees_a_bar_a_line_says_how_far_it_is(
 
     def lines(total: int, seconds: float) -> list[str]:
         """What is said of so many steps of so many seconds."""
-        with told_progress("compare") as progress:
+        with shown_progress("compare") as progress:
             for done in range(1, total + 1):
                 clock[0] += seconds
                 progress(done, total)

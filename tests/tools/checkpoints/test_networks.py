@@ -13,10 +13,10 @@ from torch.nn.utils import prune
 from nfn_monomial import Symmetry
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools import align_checkpoints, compare_checkpoints
-from nfn_monomial.tools.checkpoints.findings import difference_as_written
-from nfn_monomial.tools.checkpoints.networks import read_architecture, read_networks
+from nfn_monomial.tools.checkpoints.networks import read_networks
+from nfn_monomial.tools.definitions.architectures import read_architecture
 from nfn_monomial.tools.definitions.define import Definition, DefinitionError, define, read_definition
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("", ".pt"), ("module.", ".safetensors"), ("net._orig_mod.", ".pt")])
@@ -178,7 +178,7 @@ def test_numbers_of_eight_bits_are_read_and_written_where_they_hold_what_is_writ
     with pytest.raises(
         FileError, match=r"outputs would change by .* rounded to torch\.float8.*; convert it to float32"
     ):
-        difference_as_written(a, {key: t * factors.get(key, 1) for key, t in state.items()})
+        a.difference_as_written({key: t * factors.get(key, 1) for key, t in state.items()})
     with pytest.raises(FileError, match=r"more than torch\.float8.* holds: convert the checkpoint"):
         a.write(tmp_path, f"large{suffix}", {key: 1e6 * t for key, t in state.items()})
 
@@ -250,7 +250,7 @@ def test_a_buffer_of_another_shape_is_one_of_another_width(pruned: Definition, t
     torch.save(weights(pruned, 1) | {"deviation": torch.ones(5)}, paths[1])
     found = compare_checkpoints(*paths, net=pruned)
     assert not found.results["same_function"]
-    assert "What no symmetry moves differs, too: deviation" in found.summary
+    assert "Tensors that no symmetry moves differ, too: deviation" in found.summary
     with pytest.raises(FileError, match=r"a and b differ in deviation, .* or of two shapes: there is no line"):
         align_checkpoints(*paths, net=pruned)
 

@@ -15,10 +15,9 @@ from modules_of_torch import SPACE, siren
 from nfn_monomial import MonomialError, WeightSpace
 from nfn_monomial.adapters.modules import stack_networks
 from nfn_monomial.checks import shown
-from nfn_monomial.tools.files.documents import read_bytes
 from nfn_monomial.tools.files.networks import load_checkpoint, load_safetensors, save_safetensors
-from nfn_monomial.tools.files.strangers import require_regular
 from nfn_monomial.tools.files.tensors import read_safetensors, read_torch_file
+from nfn_monomial.tools.files.untrusted import read_bytes, require_regular
 
 
 def test_safetensors_round_trip(tmp_path):

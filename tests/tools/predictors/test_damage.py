@@ -13,8 +13,8 @@ from small_predictors import Left
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.tools.files.sealed import read_sealed, seal
 from nfn_monomial.tools.predictors import SHIPPED, Predictor
-from nfn_monomial.tools.sealed import read_sealed, seal
 
 Record = dict[str, Any]
 Files = list[tuple[dict[str, Tensor], Record]]

@@ -15,7 +15,7 @@ from nfn_monomial.adapters.matching import is_of_older_release, placed
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints
 from nfn_monomial.tools.checkpoints.networks import read_networks
 from nfn_monomial.tools.definitions.define import define
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 
 class Net(nn.Module):

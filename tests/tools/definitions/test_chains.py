@@ -9,7 +9,7 @@ from own_networks import State, saved
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import compare_checkpoints, find_symmetries
 from nfn_monomial.tools.checkpoints.networks import read_networks
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 
 def layers(*named: tuple[str, tuple[int, ...]], bias: bool = True) -> State:

@@ -1,4 +1,4 @@
-"""Safetensors files that carry a checksum over their tensors and over what is stated of them."""
+"""Safetensors files with a checksum over their tensors and over a statement about them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files.tensors import PathLike, open_safetensors
 
-from .files.documents import parse_json
+from .tensors import PathLike, open_safetensors
+from .untrusted import parse_json
 
 __all__ = ["read_sealed", "seal"]
 
@@ -22,18 +22,18 @@ SEAL = "sealed"  # the entry of a file's metadata
 
 
 def seal(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> bytes:
-    """A safetensors file whose metadata hold JSON and a checksum of all of it; equal contents give equal bytes.
+    """Makes a safetensors file whose metadata have a statement and a checksum; equal contents give equal bytes.
 
-    ``stated``: what is known of the tensors, as JSON has it.
+    ``stated`` is JSON that says what the tensors are.
     """
-    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     text = json.dumps(stated)
-    entry = json.dumps({"sha256": _digest(held, text), "stated": text})
-    return safetensors.torch.save(held, {SEAL: entry})  # one entry: their order is not fixed
+    entry = json.dumps({"sha256": _digest(tensors, text), "stated": text})
+    return safetensors.torch.save(tensors, {SEAL: entry})  # one entry, because the order of several is not fixed
 
 
 def read_sealed(path: PathLike) -> tuple[dict[str, Tensor], Any]:
-    """The tensors, memory-mapped, and the statement of a file that `seal` wrote.
+    """Reads the tensors, memory-mapped, and the statement of a file that `seal` wrote.
 
     Raises:
         FileNotFoundError: if the file does not exist or is no regular file.

@@ -1,18 +1,19 @@
-"""Checkpoints as they lie on disk: read without running code, tensor by tensor, and written back in the same form.
+"""Checkpoints on disk: read tensor by tensor without running code, and written back in the same form.
 
-A checkpoint is a ``.safetensors`` file or what ``torch.save`` wrote, or several of them with their index. What this
-module writes has the keys, the dtypes and the metadata of the checkpoint that it was made from, so that the code that
-loads the one loads the other.
+A checkpoint is a ``.safetensors`` file, a file of ``torch.save``, or several of either with their index. A checkpoint
+that is written has the keys, the dtypes and the metadata of the one that it was made from, so that the same code loads
+both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,13 +25,23 @@ from torch import Tensor
 
 from nfn_monomial.adapters.matching import natural
 from nfn_monomial.checks import listed, shown
-from nfn_monomial.errors import MissingFileError
-from nfn_monomial.tools.files.documents import parse_json, read_bytes
-from nfn_monomial.tools.files.folders import write_whole
-from nfn_monomial.tools.files.strangers import FileError, damaged, foreign, open_regular
-from nfn_monomial.tools.files.tensors import START, Inert, SavedFile, is_saved, kind_of, module_state
+from nfn_monomial.errors import InvalidValueError, MissingFileError
 
-__all__ = ["Checkpoint", "checkpoints_in", "entry_names", "files_of", "read_checkpoint", "real_files", "suffix_of"]
+from .atomic import write_whole
+from .tensors import START, Inert, SavedFile, is_saved, kind_of, module_state
+from .untrusted import FileError, damaged, foreign, open_regular, parse_json, read_bytes
+
+__all__ = [
+    "Checkpoint",
+    "checkpoints_at",
+    "checkpoints_in",
+    "entry_names",
+    "files_of",
+    "read_checkpoint",
+    "real_files",
+    "skipping",
+    "suffix_of",
+]
 
 SAFE = ".safetensors"
 TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".pkl")
@@ -41,6 +52,7 @@ FORMS = (
     "*.bin.index.json), or a folder with one"
 )
 AGAIN = "download it again"
+# Ways out for a file that holds an object, arrays, or a single tensor.
 WHOLE = (
     "save one by torch.save(module.state_dict(), path); of an object, where its code is and you trust it, by "
     "torch.save(torch.load(path, weights_only=False).state_dict(), other_path)"
@@ -56,21 +68,21 @@ PIECE = re.compile(r"(bf16_)?zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
 BESIDE = re.compile(
     r"(optimizer|scheduler|scaler|sampler|rng_state|random_states|training_args)(_\d+)?\.\w+|.*_optim_states\.pt"
 )
-"""Files beside networks, as trainers call them."""
+"""Names that trainers give to the files beside a network."""
 NARROW = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
-"""Dtypes of numbers that files hold and nobody computes with; float16 has all of them."""
-MOST = 200_000  # entries of folders that are looked through
+"""Dtypes of eight bits, which are read as float16: it holds all their numbers, and can be computed with."""
+MOST = 200_000  # files and folders that are looked through
 
 
 class Checkpoint(Mapping[str, Tensor], ABC):
     """The state dict of one network on disk: key -> tensor, read when it is asked for.
 
     Attributes:
-        path: of the file; of several, of their index.
+        path: of the file, or of the index of several files.
         shapes: key -> shape.
-        objects: key -> what the state dict has that is no tensor, as extra states.
-        versions: of the parts of the module that it is of, as torch keeps them.
-        arguments: of the class that it is of, where its trainer has written them down.
+        objects: key -> an entry of the state dict that is no tensor, such as an extra state.
+        versions: of the parts of the network's module, as torch stores them.
+        arguments: of the network's class, where its trainer has written them down.
     """
 
     path: Path
@@ -81,35 +93,35 @@ class Checkpoint(Mapping[str, Tensor], ABC):
 
     @property
     def name(self) -> str:
-        """Of the file; of several, of their folder."""
+        """The name of the file, or of the folder of several files."""
         return self.path.name
 
     @property
     def files(self) -> list[Path]:
-        """All files that it lies in."""
+        """The files that it consists of."""
         return [self.path]
 
     def renamed(self, stem: str) -> str:
-        """A name for another one of its form."""
+        """Returns a name for another checkpoint of the same form."""
         return stem + suffix_of(self.path)
 
     def outputs(self, name: str) -> list[Path]:
-        """The files that `write` makes, in its folder."""
+        """Returns the files that `write` makes, relative to its folder."""
         return [Path(name)]
 
     @abstractmethod
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        """Write the same checkpoint with other values, each file whole or not at all.
+        """Writes the same checkpoint with other values, each file whole or not at all.
 
         Args:
             folder: where to.
-            name: of the file or, of several, of their folder.
-            changed: key -> tensor of the same shape, of any dtype; the others stay as they are.
+            name: of the file, or of the folder of several files.
+            changed: key -> tensor of the same shape, of any dtype; the other tensors stay as they are.
         """
 
     @abstractmethod
     def stored(self, key: str) -> Tensor:
-        """A tensor as it is in the file."""
+        """Reads a tensor in the dtype of the file."""
 
     def __getitem__(self, key: str) -> Tensor:
         tensor = self.stored(key)
@@ -121,20 +133,21 @@ class Checkpoint(Mapping[str, Tensor], ABC):
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
-    def _with(self, key: str, changed: Mapping[str, Tensor]) -> Tensor:
-        """A tensor to write, of the dtype that it has here."""
-        own = self.stored(key)
+    def _to_write(self, key: str, changed: Mapping[str, Tensor]) -> Tensor:
+        """Returns a tensor to write, in the dtype that it has in this checkpoint."""
+        stored = self.stored(key)
         if key not in changed:
-            return own.contiguous()
-        found = changed[key].detach().to("cpu", own.dtype, copy=True).contiguous()  # tied ones may share memory
-        # of eight bits, where what is too large may become the largest number
-        held = changed[key].abs() <= torch.finfo(own.dtype).max if own.dtype in NARROW else torch.isfinite(found)
-        if not bool(held.all()):
+            return stored.contiguous()
+        tensor = changed[key].detach().to("cpu", stored.dtype, copy=True).contiguous()  # tied ones may share memory
+        # torch may convert a number that is too large for eight bits to the largest one
+        narrow = stored.dtype in NARROW
+        fits = changed[key].abs() <= torch.finfo(stored.dtype).max if narrow else torch.isfinite(tensor)
+        if not bool(fits.all()):
             raise FileError(
                 f"{self.path}: {key} gets entries of up to {float(changed[key].abs().max()):.1e}, more than "
-                f"{own.dtype} holds: convert the checkpoint to float32 first"
+                f"{stored.dtype} holds: convert the checkpoint to float32 first"
             )
-        return found
+        return tensor
 
 
 class SafeTensors(Checkpoint):
@@ -143,13 +156,13 @@ class SafeTensors(Checkpoint):
     def __init__(self, path: Path) -> None:
         self.path, self._identity = path, _identity(path)
         opened = _opened(path)
-        # such files have their keys by name, whatever order a network has them in
+        # safetensors sorts keys by name, whatever their order in the network
         self._keys = list(opened.keys())
         self.shapes = {key: tuple(opened.get_slice(key).get_shape()) for key in sorted(self._keys, key=natural)}
         _require_whole(self)
 
     def _file(self) -> Any:
-        """The file, mapped anew, so that what is read of it leaves the memory along with the tensor."""
+        """Maps the file anew, so that its memory is freed along with the tensor that is read."""
         if _identity(self.path) != self._identity:
             raise FileError(f"{self.path} was changed while it was read: start again")
         return _opened(self.path)
@@ -159,19 +172,22 @@ class SafeTensors(Checkpoint):
         return tensor
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        tensors = {key: self._with(key, changed) for key in self._keys}
+        tensors = {key: self._to_write(key, changed) for key in self._keys}
         metadata = self._file().metadata() or {"format": "pt"}
         _write(folder / name, functools.partial(safetensors.torch.save_file, tensors, metadata=metadata))
 
 
 class TorchFile(Checkpoint):
-    """A file of ``torch.save``: a state dict or a whole module, or a dict with one under a key, by default the only.
+    """A file of ``torch.save`` that holds a state dict, a whole module, or a dict with one of them under a key.
 
-    One of several files (``shard``) is a state dict and nothing else.
+    Args:
+        path: of the file.
+        key: of the state dict; may be left out if there is only one.
+        shard: whether it is one of several files, which are state dicts and nothing else.
     """
 
     def __init__(self, path: Path, key: str | None = None, *, shard: bool = False) -> None:
-        self.path, self._given_key, self._shard, self._identity = path, key, shard, _identity(path)
+        self.path, self._key, self._shard, self._identity = path, key, shard, _identity(path)
         self._saved = SavedFile(path)
         content = self._saved.content
         state = content if shard and isinstance(content, Mapping) else _state_dict(path, content, key)
@@ -181,7 +197,7 @@ class TorchFile(Checkpoint):
         versions = getattr(state, "_metadata", None)
         self.versions = versions if isinstance(versions, Mapping) else {}
         arguments = content.get("hyper_parameters") if isinstance(content, Mapping) else None  # of Lightning
-        arguments = vars(arguments) if isinstance(arguments, Inert) else arguments  # a namespace
+        arguments = vars(arguments) if isinstance(arguments, Inert) else arguments  # of a namespace
         self.arguments = arguments if isinstance(arguments, Mapping) else {}
         self.shapes = {name: tuple(t.shape) for name, t in self._state.items()}
         arrays = [name for name, value in self.objects.items() if _is_array(value)]
@@ -199,25 +215,31 @@ class TorchFile(Checkpoint):
         return self._state[key]
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        copy = TorchFile(self.path, self._given_key, shard=self._shard)  # in memory of its own
+        copy = TorchFile(self.path, self._key, shard=self._shard)  # in memory of its own
         if copy._identity != self._identity:
             raise FileError(f"{self.path} was changed after it was read: start again")
         for key in copy:
             if key in changed:
-                copy.stored(key).detach().copy_(self._with(key, changed))
+                copy.stored(key).detach().copy_(self._to_write(key, changed))
         _write(folder / name, lambda partial: partial.write_bytes(copy._saved.to_bytes()))
 
 
 class Sharded(Checkpoint):
-    """Several files (``shards``, by name) with the index that names them."""
+    """Several files with the index that names them."""
 
-    def __init__(self, path: Path, shards: Mapping[str, Checkpoint], index: bytes) -> None:
-        self.path, self._shards, self._index = path, shards, index
+    def __init__(self, path: Path) -> None:
+        names, self._index = read_index(path)
+        if missing := [name for name in names if not (path.parent / name).is_file()]:
+            raise MissingFileError(f"{path} names {listed(missing)}, which is not beside it: {AGAIN}")
+        files = {name: path.parent / name for name in names}
+        shards = {n: SafeTensors(p) if p.suffix == SAFE else TorchFile(p, shard=True) for n, p in files.items()}
+        self.path, self._shards = path, shards
         self._shard = {key: shard for shard in shards.values() for key in shard}
         if len(self._shard) < sum(map(len, shards.values())):
             raise FileError(f"{path}: a key occurs in several files; delete what is not part of the checkpoint")
-        sort = all(isinstance(shard, SafeTensors) for shard in shards.values())
-        keys = sorted(self._shard, key=natural) if sort else self._shard
+        if odd := sorted(set(parse_json(self._index)["weight_map"]) ^ set(self._shard)):
+            raise FileError(f"{path} and its files have other keys: {listed(odd)}; {AGAIN}")
+        keys = sorted(self._shard, key=natural) if _stem_and_suffix(path)[1] == SAFE else self._shard
         self.shapes = {key: self._shard[key].shapes[key] for key in keys}
         self.objects = {key: value for shard in shards.values() for key, value in shard.objects.items()}
 
@@ -239,15 +261,28 @@ class Sharded(Checkpoint):
         return [Path(name, file) for file in (*self._shards, self.path.name)]
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        for file, shard in self._shards.items():  # one at a time, so that of a large network not all is in memory
+        for file, shard in self._shards.items():  # one at a time, so that a large network is never in memory as a whole
             shard.write(folder / name, file, changed)
         _write(folder / name / self.path.name, lambda partial: partial.write_bytes(self._index))
 
 
-def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
-    """The checkpoint at a path: a ``.safetensors`` file, the index of several, a file of ``torch.save``, or a folder.
+@contextlib.contextmanager
+def skipping(
+    path: object, skipped: dict[str, str] | None, errors: tuple[type[Exception], ...] = (FileError, MissingFileError)
+) -> Iterator[None]:
+    """Writes down why a file is left out, path -> reason, in place of the error; without ``skipped`` raises it."""
+    try:
+        yield
+    except errors as error:
+        if skipped is None:
+            raise
+        skipped[str(path)] = str(error).removeprefix(str(path)).lstrip(": ")
 
-    ``key`` is that of the state dict in a file of ``torch.save``, where it has more than one.
+
+def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
+    """Reads a ``.safetensors`` file, an index and its files, a file of ``torch.save``, or a folder with one of these.
+
+    ``key`` is that of the state dict in a file of ``torch.save`` that has several.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -255,19 +290,19 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
     """
     file = Path(path)
     if file.is_dir():
-        found = checkpoints_in(file)
-        own = [p for p in found if p.parent == file]
-        if len(own or found) != 1:
-            names = listed(str(p.relative_to(file)) for p in found)
-            pieces = f"; {GATHER}" if any(PIECE.fullmatch(p.name) for p in found) else ""
-            raise FileError(f"{file} holds {len(found)} checkpoints, expected one: {names}; name it{pieces}")
-        (file,) = own or found
+        inside = checkpoints_in(file)
+        direct = [p for p in inside if p.parent == file]
+        if len(direct or inside) != 1:
+            names = listed(str(p.relative_to(file)) for p in inside)
+            pieces = f"; {GATHER}" if any(PIECE.fullmatch(p.name) for p in inside) else ""
+            raise FileError(f"{file} holds {len(inside)} checkpoints, expected one: {names}; name it{pieces}")
+        (file,) = direct or inside
     if not file.is_file():
         raise MissingFileError(f"{file}: no such file, expected {FORMS}")
     if key is not None and file.suffix not in TORCH:
         raise FileError(f"{file}: --key {key} is for files of torch.save; this one has no entries")
     if INDEX.fullmatch(file.name):
-        return _sharded(file)
+        return Sharded(file)
     if file.suffix == SAFE:
         return SafeTensors(file)
     if file.suffix in TORCH:
@@ -280,20 +315,31 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
 
 
 def suffix_of(path: Path) -> str:
-    """Of a checkpoint's name, both of ``.pth.tar``."""
+    """Returns the suffix of a checkpoint's name, such as ``.pt`` or ``.pth.tar``."""
     return next((both for both in (".pth.tar", ".pt.tar") if path.name.endswith(both)), path.suffix)
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
-    """The paths of all checkpoints in a folder and below it, by name, numbers as such: epoch 2 is before epoch 10.
+def checkpoints_at(paths: Sequence[str | Path]) -> Sequence[str | Path]:
+    """Returns paths as they are; for a single folder, those of the checkpoints in it.
 
-    Left out are hidden files and folders, what trainers write beside networks (as ``optimizer.pt``), and second names:
-    links to what is there.
+    Raises:
+        ValueError: if there are none.
+    """
+    if not paths:
+        raise InvalidValueError("no checkpoints given")
+    return checkpoints_in(Path(paths[0])) if len(paths) == 1 and Path(paths[0]).is_dir() else paths
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Returns the paths of all checkpoints in a folder and below it, sorted by name; epoch 2 is before epoch 10.
+
+    Left out are hidden files and folders, files that trainers write beside networks (such as ``optimizer.pt``), and
+    links to files that are in the folder, too.
 
     Raises:
         FileError: if there are none, or more files than anybody keeps networks in.
     """
-    found: dict[tuple[Path, ...], Path] = {}
+    checkpoints: dict[tuple[Path, ...], Path] = {}
     seen: set[Path] = set()
     waiting, looked, words = [folder], 0, ""
     while waiting:
@@ -308,40 +354,52 @@ def checkpoints_in(folder: Path) -> list[Path]:
             raise FileError(f"{folder} has more than {MOST:,} files and folders below it: name one further down")
         waiting = [entry for entry in entries if entry.is_symlink() and entry.is_dir()] + waiting  # the last
         waiting += [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
-        for file in _files(entries):
-            if not file.is_symlink() or real_files(file) not in found:
-                found[real_files(file)] = file
-        words = words or next((f"; {entry}: {said}" for entry in sorted(entries) if (said := foreign(entry.name))), "")
-    if not found:
+        files = [p for p in entries if p.is_file() and not BESIDE.fullmatch(p.name)]
+        indices = [p for p in files if INDEX.fullmatch(p.name)]
+        shards = {shard for index in indices for shard in shard_names(index)}
+        for file in indices + [p for p in files if p.suffix in (SAFE, *TORCH) and p.name not in shards]:
+            if file.suffix in (".tar", ".pkl"):  # which other programs write as well
+                with open_regular(file) as stream:
+                    if not is_saved(stream.read(START)):
+                        continue
+            if not file.is_symlink() or real_files(file) not in checkpoints:
+                checkpoints[real_files(file)] = file
+        words = words or next((f"; {entry}: {what}" for entry in sorted(entries) if (what := foreign(entry.name))), "")
+    if not checkpoints:
         raise FileError(f"{folder} has no checkpoints, expected {FORMS}{words}")
-    return sorted(found.values(), key=lambda file: [natural(part) for part in file.relative_to(folder).parts])
+    return sorted(checkpoints.values(), key=lambda file: [natural(part) for part in file.relative_to(folder).parts])
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    """All files in which the checkpoints at some paths lie, those of folders among them, which need not exist.
+    """Returns all files of the checkpoints at some paths, or in folders; they need not exist.
 
     Raises:
         FileError: for a folder without checkpoints.
     """
-    found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
-    indices = [file for file in found if INDEX.fullmatch(file.name) and file.is_file()]
-    return found + [index.parent / name for index in indices for name in _parts(index)]
+    files = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
+    indices = [file for file in files if INDEX.fullmatch(file.name) and file.is_file()]
+    return files + [index.parent / name for index in indices for name in shard_names(index)]
 
 
 def real_files(path: Path) -> tuple[Path, ...]:
-    """The file of a checkpoint and those that an index names, without links: other ones for another checkpoint."""
-    parts = _parts(path) if INDEX.fullmatch(path.name) and path.is_file() else []
-    return (path.resolve(), *((path.parent / name).resolve() for name in parts))
+    """Returns a checkpoint's files, with links resolved; two checkpoints of the same files are one."""
+    shards = shard_names(path) if INDEX.fullmatch(path.name) and path.is_file() else []
+    return (path.resolve(), *((path.parent / name).resolve() for name in shards))
 
 
 def entry_names(entries: Iterable[Any]) -> dict[str, Any]:
-    """Keys of a dict by what they are called here and on the command line, where all of them are text.
+    """Names the keys of a dict: a text for each, also for keys that are none.
 
-    Those of text are called as they are, tuples by their parts with commas between them. Where two would be called
-    alike, they have their kinds in front, as ``str:0`` and ``int:0``, or numbers behind.
+    A tuple is called by its parts with commas between them. Where two keys would be called alike, their types are put
+    before the names, as in ``str:0`` and ``int:0``, or numbers after them.
     """
-    keys = list(entries)
-    plain = [_called(key) for key in keys]
+    keys, plain = list(entries), list[str]()
+    for key in keys:
+        value = vars(key).get("key", key) if isinstance(key, Inert) else key
+        if isinstance(value, tuple | frozenset):
+            parts = [part if isinstance(part, str) else shown(part) for part in value]
+            value = ",".join(parts if isinstance(value, tuple) else sorted(parts))
+        plain.append(value if isinstance(value, str) else getattr(value, "pickled_name", None) or shown(value))
     counts, names = Counter(plain), dict[str, Any]()
     alike = Counter[str]()
     for key, text in zip(keys, plain, strict=True):
@@ -353,73 +411,32 @@ def entry_names(entries: Iterable[Any]) -> dict[str, Any]:
     return names
 
 
-def _called(key: Any) -> str:
-    value = vars(key).get("key", key) if isinstance(key, Inert) else key
-    if isinstance(value, str):
-        return value
-    if isinstance(value, tuple | frozenset):
-        parts = [part if isinstance(part, str) else shown(part) for part in value]
-        return ",".join(parts if isinstance(value, tuple) else sorted(parts))
-    return value.pickled_name if isinstance(value, Inert) else shown(value)
-
-
-def _files(entries: Iterable[Path]) -> list[Path]:
-    """Checkpoints among the entries of one folder; of several files with an index, the index."""
-    files = [p for p in entries if p.is_file() and not BESIDE.fullmatch(p.name)]
-    indices = [p for p in files if INDEX.fullmatch(p.name)]
-    shards = {shard for index in indices for shard in _parts(index)}
-    return indices + [p for p in files if p.suffix in (SAFE, *TORCH) and p.name not in shards and not _is_other(p)]
-
-
-def _parts(index: Path) -> list[str]:
-    """The names of the files of an index; of a damaged one, of files beside it that are called as parts of it are."""
+def shard_names(index: Path) -> list[str]:
+    """Returns the names of an index's files; of a damaged one, those beside it that are named like its files."""
     try:
-        return _shards(index)[0]
+        return read_index(index)[0]
     except FileError:
-        stem, suffix = re.escape(_suffix_in(index)[0]), re.escape(_suffix_in(index)[1])
+        stem, suffix = map(re.escape, _stem_and_suffix(index))
         return [p.name for p in index.parent.iterdir() if re.fullmatch(rf"{stem}.*-\d+-of-\d+{suffix}", p.name)]
 
 
-def _is_other(file: Path) -> bool:
-    """Whether a file with the name of many things is none of ``torch.save``."""
-    if file.suffix not in (".tar", ".pkl"):
-        return False
-    with open_regular(file) as stream:
-        return not is_saved(stream.read(START))
-
-
-def _sharded(path: Path) -> Sharded:
-    names, data = _shards(path)
-    if missing := [name for name in names if not (path.parent / name).is_file()]:
-        raise MissingFileError(f"{path} names {listed(missing)}, which is not beside it: download it again")
-    files = {name: path.parent / name for name in names}
-    found = Sharded(
-        path, {n: SafeTensors(p) if p.suffix == SAFE else TorchFile(p, shard=True) for n, p in files.items()}, data
-    )
-    wanted = parse_json(data)["weight_map"]
-    if set(wanted) != set(found):
-        odd = sorted(set(wanted) ^ set(found))
-        raise FileError(f"{path} and its files have other keys: {listed(odd)}; download it again")
-    return found
-
-
-def _shards(path: Path) -> tuple[list[str], bytes]:
-    """The names of the files of an index, and its bytes."""
-    suffix = _suffix_in(path)[1]
+def read_index(path: Path) -> tuple[list[str], bytes]:
+    """Reads an index: the names of its files, and its bytes."""
+    suffix = _stem_and_suffix(path)[1]
     with damaged(path, AGAIN):
         data = read_bytes(path)
-        found = parse_json(data)
-    places = found.get("weight_map") if isinstance(found, Mapping) else None
-    if not isinstance(places, Mapping):
+        index = parse_json(data)
+    file_of_key = index.get("weight_map") if isinstance(index, Mapping) else None
+    if not isinstance(file_of_key, Mapping):
         raise FileError(f"{path} is no index of {suffix} files, it has no weight_map: {AGAIN}")
-    names = sorted(set(map(str, places.values())))
+    names = sorted(set(map(str, file_of_key.values())))
     if not names or not all(Path(name).name == name and name.endswith(suffix) for name in names):
         raise FileError(f"{path} names {listed(names) or 'no files'}, expected {suffix} files beside it")
     return names, data
 
 
-def _suffix_in(index: Path) -> tuple[str, str]:
-    """The name of an index without its suffixes, and the suffix of its files."""
+def _stem_and_suffix(index: Path) -> tuple[str, str]:
+    """Splits the name of an index: before the suffix of its files, and that suffix."""
     parts = INDEX.fullmatch(index.name)
     assert parts is not None
     return parts["stem"], parts["suffix"]
@@ -427,8 +444,8 @@ def _suffix_in(index: Path) -> tuple[str, str]:
 
 def _identity(file: Path) -> tuple[int, ...]:
     with damaged(file, AGAIN):
-        found = file.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        status = file.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _opened(file: Path) -> Any:
@@ -443,20 +460,20 @@ def _is_array(value: object) -> bool:
 
 
 def _require_whole(checkpoint: Checkpoint) -> None:
-    """Refuse what is left of weights where each process has a piece of them."""
+    """Refuses a file of weights that are spread over several processes."""
     empty = [key for key, shape in checkpoint.shapes.items() if shape == (0,) and key.endswith("weight")]
     if empty or PIECE.fullmatch(checkpoint.path.name):
-        said = f"of shape (0,) are {listed(empty)}: " if empty else ""
-        raise FileError(f"{checkpoint.path}: {said}{GATHER}")
+        reason = f"of shape (0,) are {listed(empty)}: " if empty else ""
+        raise FileError(f"{checkpoint.path}: {reason}{GATHER}")
 
 
 def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
-    """The state dict in what a file holds: all of it, or one of its entries; of a whole module, its own."""
+    """Returns the state dict in the content of a file: all of it, one of its entries, or that of a whole module."""
     with damaged(path, WHOLE):
-        own = _state_of(content)
+        whole = _state_of(content)
         inner = {k: state for k, v in content.items() if (state := _state_of(v))} if isinstance(content, dict) else {}
-    if own and not inner:  # which needs no key
-        return own
+    if whole and not inner:  # which needs no key
+        return whole
     if not isinstance(content, Mapping):
         way_out = ONE if isinstance(content, Tensor) else ARRAYS if _is_array(content) else WHOLE
         raise FileError(f"{path} holds a {kind_of(content)}, expected a state dict: {way_out}")
@@ -477,12 +494,12 @@ def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
 
 
 def _state_of(value: Any) -> Mapping[Any, Any] | None:
-    """A state dict, or that of a whole module; None for others, as states of random generators and measured values."""
-    found = module_state(value) if isinstance(value, Inert) else value
-    if not isinstance(found, Mapping):
+    """Returns a state dict, or that of a whole module; None for others, such as states of random generators."""
+    state = module_state(value) if isinstance(value, Inert) else value
+    if not isinstance(state, Mapping):
         return None
-    tensors = [t for t in found.values() if isinstance(t, Tensor)]
-    return found if any(t.ndim > 1 or (t.ndim and t.is_floating_point()) for t in tensors) else None
+    tensors = [t for t in state.values() if isinstance(t, Tensor)]
+    return state if any(t.ndim > 1 or (t.ndim and t.is_floating_point()) for t in tensors) else None
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:

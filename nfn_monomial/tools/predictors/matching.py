@@ -1,11 +1,12 @@
-"""The networks that predictors are asked about: modules, state dicts, checkpoints; matched to what was trained for.
+"""Networks that predictors are asked about, matched with those that they were trained on.
 
-Weights say neither how they are wired nor which activations stand between them. So every network is matched to the
-weight spaces that a predictor knows, by names and shapes, and what does not fit is refused in words.
+Weights show neither how they are wired nor which activations are between them. So every network is matched with the
+weight spaces that a predictor knows, by names and shapes, and one that does not fit is refused with a reason.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -20,20 +21,22 @@ from nfn_monomial.space.packing import is_counter
 
 from .models import NetworkInfo
 
-__all__ = ["Given", "Match", "Network", "given_networks", "in_words", "match", "numbers_of"]
+__all__ = ["Candidate", "Match", "Network", "candidates", "in_words", "match", "numbers_of"]
 
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
+Match: TypeAlias = "tuple[int, dict[str, str], str]"
+"""The number of a network's architecture, parameter of the space -> key, and a note on the order of its layers."""
 
 
-class Given(NamedTuple):
-    """A network as it was given.
+class Candidate(NamedTuple):
+    """A network that is to be matched.
 
     Attributes:
-        label: what it is called in messages.
+        label: its name in messages.
         state: key -> tensor.
-        ordered: whether the keys come in the order in which the layers run.
-        activations: the symmetries of its activations, where these are known.
-        order: names of its layers in the order in which they run, where that is known.
+        ordered: whether the keys are in the order in which the layers run.
+        activations: the symmetries of its activations, if they are known.
+        order: names of its layers in the order in which they run, if that is known.
     """
 
     label: str
@@ -48,8 +51,8 @@ class Given(NamedTuple):
         return self.ordered, self.activations, *(self.order or ()), *((key, t.shape) for key, t in self.state.items())
 
 
-def given_networks(networks: Network | Iterable[Network]) -> list[Given]:
-    """Modules and state dicts, one or several.
+def candidates(networks: Network | Iterable[Network]) -> list[Candidate]:
+    """Lists modules and state dicts, one or several.
 
     Raises:
         TypeError: for anything else, or weights that are no dense tensors of floating point numbers.
@@ -61,33 +64,29 @@ def given_networks(networks: Network | Iterable[Network]) -> list[Given]:
         raise InvalidTypeError(
             f"a {type(networks).__name__} was given; expected modules, state dicts, or tensors (N, 1, *shape) by name"
         )
-    return [_given(network, f"network {number}") for number, network in enumerate(networks)]
-
-
-def _given(network: Any, label: str) -> Given:
-    if isinstance(network, nn.Module):
-        plain = (nn.Sequential.forward, nn.Flatten.forward)
-        chain = all(type(m).forward in plain for m in network.modules() if m._modules)
-        return Given(label, numbers_of(network.state_dict(), label), chain, frozenset(_activations(network)))
-    if not isinstance(network, Mapping):
-        raise InvalidTypeError(f"{label} is a {type(network).__name__}, expected a module or a state dict")
-    return Given(label, numbers_of(network, label))
-
-
-def _activations(module: nn.Module) -> Iterable[Symmetry]:
-    for part in module.modules():
-        if not part._modules and not isinstance(part, nn.Identity):
-            try:
-                yield symmetry_of(part)
-            except ValueError:  # a layer, or an activation that is not known
-                continue
+    listing = []
+    for number, network in enumerate(networks):
+        label, chain, symmetries = f"network {number}", False, set()
+        state: Any = network
+        if isinstance(network, nn.Module):
+            plain = (nn.Sequential.forward, nn.Flatten.forward)
+            chain = all(type(m).forward in plain for m in network.modules() if m._modules)
+            state = network.state_dict()
+            for part in network.modules():
+                if not part._modules and not isinstance(part, nn.Identity):
+                    with contextlib.suppress(ValueError):  # a layer, or an activation that is not known
+                        symmetries.add(symmetry_of(part))
+        elif not isinstance(network, Mapping):
+            raise InvalidTypeError(f"{label} is a {type(network).__name__}, expected a module or a state dict")
+        listing.append(Candidate(label, numbers_of(state, label), chain, frozenset(symmetries)))
+    return listing
 
 
 def numbers_of(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
-    """What may be a parameter: all but counters of batches.
+    """Returns the entries of a state dict that may be parameters: all but counters of batches.
 
     Raises:
-        As `given_networks`; ``label`` says of which network.
+        As `candidates`; ``label`` is the network's name.
     """
     names = {str(key): key for key in state if not is_counter(str(key), state)}
     if not names:
@@ -95,75 +94,61 @@ def numbers_of(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
     return {name: require_numbers(state[key], f"{label}: {name[:200]}").detach() for name, key in names.items()}
 
 
-class Match(NamedTuple):
-    """What a network is to a predictor.
-
-    Attributes:
-        number: of its architecture.
-        names: parameter of the space -> key.
-        doubt: in words, which order of its layers was taken, where none was given and names do not say it.
-    """
-
-    number: int
-    names: dict[str, str]
-    doubt: str
-
-
-def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> Match:
-    """Which of the architectures a network has; ``reads``: they in words.
+def match(candidate: Candidate, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> Match:
+    """Finds which of some architectures a network has; ``reads``: these in words.
 
     Raises:
-        ValueError: in words, if it has none of them, or the weights do not tell which.
+        ValueError: with the reason, if it has none of them, or the weights do not show which.
     """
     fits: dict[int, Match] = {}
     reasons: list[Exception] = []
     for number, info in enumerate(infos):
         try:
-            fits[number] = Match(number, *_names(given, info, any_width))
+            fits[number] = (number, *_names(candidate, info, any_width))
         except (ValueError, TypeError) as error:
             reasons.append(error)
     if not fits:
-        found = in_words({key: tuple(t.shape) for key, t in given.state.items()})
-        shapes = infos[0].space.shapes()
-        known = len(infos) == 1 and found == in_words(shapes)  # then it is not the layers that differ
-        told = next((r for r in reasons if isinstance(r, OrderError)), reasons[0] if known else None)
+        words = in_words({key: tuple(t.shape) for key, t in candidate.state.items()})
+        same = len(infos) == 1 and words == in_words(infos[0].space.shapes())  # so it is not the layers that differ
+        reason = next((r for r in reasons if isinstance(r, OrderError)), reasons[0] if same else None)
         raise InvalidValueError(
-            f"{given.label}: this predictor reads networks of {reads}; this one has {found}" + f": {told}" * bool(told)
+            f"{candidate.label}: this predictor reads networks of {reads}; this one has {words}"
+            + f": {reason}" * bool(reason)
         )
     if len({infos[number].space for number in fits}) > 1:
         names = listed(dict.fromkeys(infos[number].activation for number in fits))
         raise InvalidValueError(
-            f"{given.label} may have any of {len(fits)} architectures that this predictor reads, with the activations "
-            f"{names}: its weights do not tell; use a predictor of networks of one architecture"
+            f"{candidate.label} may have any of {len(fits)} architectures that this predictor reads, with the "
+            f"activations {names}: its weights do not tell; use a predictor of networks of one architecture"
         )
     return next(iter(fits.values()))
 
 
-def _names(given: Given, info: NetworkInfo, any_width: bool) -> tuple[dict[str, str], str]:
-    own, aliases = info.space.parameters, dict(info.aliases)
-    prefix = prefix_of(given.state, {*own, *aliases}, {*own}.difference(aliases.values()))
+def _names(candidate: Candidate, info: NetworkInfo, any_width: bool) -> tuple[dict[str, str], str]:
+    parameters, aliases = info.space.parameters, dict(info.aliases)
+    prefix = prefix_of(candidate.state, {*parameters, *aliases}, {*parameters}.difference(aliases.values()))
     full: dict[str, str] = {}
-    for key in given.state:
+    for key in candidate.state:
         inner = key.removeprefix(prefix)
         if key.startswith(prefix) and (name := aliases.get(inner, inner)) is not None:
             full.setdefault(name, key)
-    state = {name: given.state[key] for name, key in full.items()}
-    if given.ordered or set(state) == set(own):
-        names, doubt = match_names(state, info.space, ordered=given.ordered), ""
+    state = {name: candidate.state[key] for name, key in full.items()}
+    if candidate.ordered or set(state) == set(parameters):
+        names, doubt = match_names(state, info.space, ordered=candidate.ordered), ""
     else:
-        names, doubt = match_in_order(state, info.space, given.order)
+        names, doubt = match_in_order(state, info.space, candidate.order)
     tensors = {name: state[key].float()[None, None] for name, key in names.items()}
     info.space.validate(tensors)
     if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):
         raise InvalidValueError(f"{listed(wrong)} are of another width")
     known = {node.symmetry for node in info.space.nodes.values() if node.permutes}
-    if other := sorted(map(str, given.activations - known)):
+    if other := sorted(map(str, candidate.activations - known)):
         raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")
     return {name: full[key] for name, key in names.items()}, doubt
 
 
 def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
-    """Networks with parameters of these shapes: their sizes and kernels if they are a chain of layers.
+    """Describes networks with parameters of these shapes: their sizes and kernels if they are a chain of layers.
 
     >>> in_words({"0.weight": (16, 1, 3, 3), "0.bias": (16,), "2.weight": (10, 16)})
     '2 layers 1-16-10, kernels 3x3'

@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 from published_writers import Marker
 
-from nfn_monomial.tools.checkpoints.files import checkpoints_in, read_checkpoint, real_files
+from nfn_monomial.tools.files.checkpoints import checkpoints_in, read_checkpoint, real_files
 from nfn_monomial.tools.files.networks import load_checkpoint
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 STATE = {
     "a.weight": torch.randn(3, 2),
@@ -243,7 +243,7 @@ def test_folders_as_trainers_leave_them(tmp_path: Path) -> None:
 def test_a_folder_of_too_much_is_no_folder_of_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(4):
         (tmp_path / f"{i}.txt").touch()
-    monkeypatch.setattr("nfn_monomial.tools.checkpoints.files.MOST", 3)
+    monkeypatch.setattr("nfn_monomial.tools.files.checkpoints.MOST", 3)
     with pytest.raises(FileError, match=r"has more than 3 files and folders below it: name one further down"):
         checkpoints_in(tmp_path)
 

@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
-from nfn_monomial.tools.checkpoints.files import read_checkpoint
 from nfn_monomial.tools.checkpoints.networks import read_networks
-from nfn_monomial.tools.checkpoints.pairs import Adapter
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.definitions.lora import Adapter
+from nfn_monomial.tools.files.checkpoints import read_checkpoint
+from nfn_monomial.tools.files.untrusted import FileError
 
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
 LAYERS = ("layers.0.q", "layers.1.q")
@@ -158,7 +158,11 @@ def test_a_bias_of_the_pairs_has_their_factor(times: int, tmp_path: Path) -> Non
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Tensor], str]] = {
     "DoRA": ({"use_dora": True}, {"layers.0.q.lora_magnitude_vector": torch.ones(6)}, "not magnitudes of DoRA"),
-    "DoRA without its tensors": ({"use_dora": True}, {}, "use_dora is True; what function the pairs have by that"),
+    "DoRA without its tensors": (
+        {"use_dora": True},
+        {},
+        "use_dora is True; it is not known what function the pairs then have",
+    ),
     "a module": ({"modules_to_save": ["head"]}, {"head.weight": torch.ones(2, 6)}, "not modules that were saved whole"),
     "a bias of the base": ({"bias": "all"}, {"layers.0.q.base_layer.bias": torch.ones(6)}, "not tensors of the base"),
     "a base that changes": ({"init_lora_weights": "pissa_niter_4"}, {}, "init_lora_weights is 'pissa_niter_4'"),

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints, find_symmetries
 from nfn_monomial.tools.checkpoints.networks import read_networks
 from nfn_monomial.tools.definitions.define import Definition, define
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 
 class Scaled(nn.Module):

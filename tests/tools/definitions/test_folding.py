@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
 from nfn_monomial.tools.definitions.define import define
 from nfn_monomial.tools.definitions.folding import folds_of
-from nfn_monomial.tools.files.strangers import FileError
+from nfn_monomial.tools.files.untrusted import FileError
 
 
 class Net(nn.Module):

@@ -1,0 +1,61 @@
+"""Files that appear whole or not at all. Nothing here imports torch, so that commands answer at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from nfn_monomial.errors import InvalidValueError
+
+__all__ = ["partial_path", "results_folder", "write_atomically", "write_json", "write_whole"]
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file, and its folders, by a function of the path to write to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    try:
+        write(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def partial_path(path: Path) -> Path:
+    """Returns the path of a file while it is being written; a write that was cut off leaves it behind."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Writes bytes to a file, and makes its folders. If there are several processes, the main one writes."""
+
+    def write() -> None:
+        write_whole(path, lambda partial: partial.write_bytes(data))
+
+    if "lightning_fabric" not in sys.modules:  # there is one process then; importing it takes seconds
+        return write()
+    from lightning_fabric.utilities import rank_zero_only
+
+    rank_zero_only(write)()
+    return None
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes a value as indented JSON that ends with a newline."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def results_folder(path: str | Path) -> Path:
+    """Returns the path of a folder for results, which need not exist yet.
+
+    Raises:
+        ValueError: if it, or a folder above it, is a file.
+    """
+    folder = Path(path)
+    existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    if existing.exists() and not existing.is_dir():
+        raise InvalidValueError(f"{existing} is a file: give a folder for the results")
+    return folder
