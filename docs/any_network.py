@@ -20,7 +20,8 @@ def table() -> str:
     """One line for each module of rules: what its first line says, and the operators that have a rule there."""
     families: dict[str, list[str]] = {}
     for name, entry in OPERATORS.items():
-        families.setdefault(entry.rule.__module__, []).append(name)
+        if entry.rule is not None:
+            families.setdefault(entry.rule.__module__, []).append(name)
     lines = ["| | operators |", "|---|---|"]
     for module, names in sorted(families.items()):
         title = (sys.modules[module].__doc__ or module).splitlines()[0].removeprefix("Rules of ").rstrip(".")

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from nfn_monomial.symmetry import FUNCTIONS
-from nfn_monomial.trace.algebra.moves import Operand, Run
+from nfn_monomial.trace.algebra.run import Operand, Run
 from nfn_monomial.trace.algebra.values import UNIT, Value
 
 from .table import operator
 
-_LINEAR = "neg contiguous clone detach alias lift_fresh_copy dropout native_dropout to _to_copy"
+_COPIES = "contiguous clone detach alias to _to_copy"
 _ANY = "isnan isinf"
 _KINDS = {(1, None): "homogeneous", (1, 0): "absolute", (None, 1): "odd", (None, 0): "even", (None, None): "any"}
 
@@ -35,17 +35,18 @@ operator("rsqrt")(lambda run, x: run.power(x, -0.5))
 operator("reciprocal")(lambda run, x: run.power(x, -1))
 
 
-@operator(*_LINEAR.split(), bundles=True, linear=True)
+@operator(*_COPIES.split(), bundles=True, linear=True, positions="kept")
+@operator("neg", "lift_fresh_copy", "dropout", "native_dropout", bundles=True, linear=True)
 def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
     return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
 
 
-@operator("add", "sub")
+@operator("add", "sub", family="sum")
 def _add(run: Run, a: Operand, b: Operand, *, alpha: float = 1) -> Value:
     return run.add(a, b) if alpha else run.operand(a)
 
 
-@operator("mul")
+@operator("mul", family="product")
 def _mul(run: Run, a: Operand, b: Operand) -> Value:
     if isinstance(b, Value) and isinstance(a, Value):
         return run.multiply(a, b)
@@ -54,7 +55,7 @@ def _mul(run: Run, a: Operand, b: Operand) -> Value:
     return x if number else run.constant(torch.zeros(x.shape))
 
 
-@operator("div")
+@operator("div", family="product")
 def _div(run: Run, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
     out = run.multiply(a, b, exponent=-1) if isinstance(b, Value) else run.operand(a)
     return out if rounding_mode is None else run.unary(out, "any")
@@ -86,14 +87,14 @@ def _angle(run: Run, a: Value, b: Value) -> Value:
     return _nonzero(run.kept(out, scale=False))
 
 
-def _nonzero(found: Value) -> Value:
-    """The same where zeros do not lead to zeros."""
-    return replace(found, zero=False)
+def _nonzero(x: Value) -> Value:
+    """Returns a value of which zeros do not lead to zeros."""
+    return replace(x, zero=False)
 
 
-def mask_of(run: Run, found: Value) -> Value:
-    """What may be read off its entries, whatever acts on them."""
-    return _nonzero(run.kept(found, scale=False, sign=False))
+def mask_of(run: Run, x: Value) -> Value:
+    """Returns what may be read off the entries of a value, whatever acts on them."""
+    return _nonzero(run.kept(x, scale=False, sign=False))
 
 
 @operator("maximum", "minimum", "fmax", "fmin")
@@ -125,7 +126,7 @@ def _sign(run: Run, x: Value) -> Value:
 
 
 def _compared(*names: str, signs: bool) -> None:
-    """Comparisons; ``signs`` says that they do not change if both sides change their sign."""
+    """Enters comparisons; ``signs`` says that they do not change if both sides change their sign."""
 
     def rule(run: Run, a: Value, b: Operand) -> Value:
         out = run.add(a, b)  # with a constant, equal forms are none, but for 0
@@ -149,7 +150,7 @@ operator("logical_not", "bitwise_not")(mask_of)
 
 @operator("where")
 def where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
-    """Entries of one or the other, which transform alike."""
+    """Chooses entries of one or the other, which transform alike."""
     run.vanish(condition, reason="a condition")
     return run.multiply(run.add(a, b), mask_of(run, condition))
 
@@ -162,9 +163,9 @@ def _masked_fill(run: Run, x: Value, mask: Value, number: Operand) -> Value:
     return where(run, mask, number, x)
 
 
-def along(found: Value, rank: int) -> Value:
-    """A vector over channels as a tensor that broadcasts."""
-    return replace(found, dims=(UNIT, found.dims[0], *[UNIT] * (rank - 2)))
+def along(vector: Value, rank: int) -> Value:
+    """Returns a vector over channels as a tensor that broadcasts."""
+    return replace(vector, dims=(UNIT, vector.dims[0], *[UNIT] * (rank - 2)))
 
 
 @operator("prelu", "_prelu_kernel")
