@@ -36,10 +36,10 @@ def written(page: str) -> str:
 
 
 def picture(page: str) -> str:
-    """The space of the page's first network, as its code draws it."""
+    """The space of the page's residual network, as its code draws it."""
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+        exec(next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "picture =" in code), names)
     return str(names["picture"])
 
 

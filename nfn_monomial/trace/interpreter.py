@@ -96,8 +96,10 @@ class Interpreter:
         run.shapes = shapes_of(outputs)
         run.real = not isinstance(outputs, Tensor) or outputs.is_floating_point() or outputs.is_complex()
         run.used = frozenset(u.args[1] for u in node.users if u.users and u.target is operator.getitem)  # type: ignore[misc]
-        args, kwargs = _mapped(run.again, (args, kwargs))
         read = _values((args, kwargs))
+        if any(isinstance(v, Value) and v.data is not None for v in read):
+            args, kwargs = _mapped(run.again, (args, kwargs))
+            read = _values((args, kwargs))
         if node.target is operator.getitem:
             return args[0][args[1]]
         if not run.shapes:

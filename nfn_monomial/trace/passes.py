@@ -28,13 +28,13 @@ def tie(program: Program) -> Ties:
     Raises:
         ValueError: if views cut parameters again and again.
 
+    >>> import torch
     >>> from nfn_monomial.trace.graph import program_of
-    >>> ties = tie(program_of(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU()), torch.ones(1, 3)))
-    >>> print(ties)
-    0.weight  (y, x)
-    0.bias    (y)
-    y         size 5, FIXED by y: output
-    x         size 3, FIXED by x: input
+    >>> print(tie(program_of(torch.nn.Linear(3, 5), torch.ones(1, 3))))
+    weight  (y, x)
+    bias    (y)
+    y       size 5, FIXED by y: output
+    x       size 3, FIXED by x: input
     """
     structures: dict[str, tuple[Structure, ...]] = {
         name: tuple((Product((n,) if n > 1 else ()),) for n in tensor.shape) for name, tensor in program.tensors.items()
@@ -71,10 +71,15 @@ def demand(program: Program, ties: Ties) -> Equations:
     The program is run through the rules once more, from parameters whose dimensions consist of the index sets of
     ``ties``: it ties these as before, and every atom has the number that it has there.
 
+    >>> import torch
     >>> from nfn_monomial.trace.graph import program_of
-    >>> program = program_of(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU()), torch.ones(1, 3))
+    >>> program = program_of(torch.nn.Linear(3, 5), torch.ones(1, 3))
     >>> print(demand(program, tie(program)))
-    0: linear: 0.weight[1] = 0 in scale and sign
+    linear: weight[1] = 0 in scale and sign
+    linear: weight[0] = bias[0] in scale and sign
+    linear: weight = bias in scale and sign
+    y: weight[0] = 0 in scale and sign (output)
+    y: weight = 0 in scale and sign (output)
     """
     demands: list[Demand] = []
     run = Run(demands)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .atoms import Atoms, Cause, Structure
@@ -53,26 +53,22 @@ class Ties:
 
     def __str__(self) -> str:
         """Dimensions of every parameter, sizes and nests of the index sets, and why some are FIXED."""
-        names = self._names()
-        width = max(map(len, (*self.parameters, *names.values())), default=0)
-        lines = [f"{name:{width}}  {self._shown(x, names)}" for name, x in self.parameters.items()]
-        lines += [f"{name:{width}}  {', '.join(self._told(c, names))}" for c, name in names.items()]
-        return "\n".join(lines)
+        names = self.names()
 
-    def _shown(self, x: Value, names: Mapping[int, str]) -> str:
         def product(segment: Segment) -> str:
             return "*".join(names.get(self.find(i.atom), str(i.size)) for i in segment.indices) or "1"
 
-        return f"({', '.join(' + '.join(map(product, dim)) for dim in x.dims)})"
+        lines = {n: f"({', '.join(' + '.join(map(product, d)) for d in x.dims)})" for n, x in self.parameters.items()}
+        width = max(map(len, (*lines, *names.values())), default=0)
+        text = [f"{name:{width}}  {line}" for name, line in lines.items()]
+        for c, name in names.items():
+            nested = f", nested in {names.get(self.parents[c], 'positions')}" if c in self.parents else ""
+            cause = self.cause(c)
+            fixed = f", FIXED by {cause.operation}: {cause.reason}" if cause else ""
+            text.append(f"{name:{width}}  size {self.atoms.size(c)}{nested}{fixed}")
+        return "\n".join(text)
 
-    def _told(self, c: int, names: Mapping[int, str]) -> Iterator[str]:
-        yield f"size {self.atoms.size(c)}"
-        if c in self.parents:
-            yield f"nested in {names.get(self.parents[c], 'positions')}"
-        if (cause := self.cause(c)) is not None:
-            yield f"FIXED by {cause.operation}: {cause.reason}"
-
-    def _names(self) -> dict[int, str]:
+    def names(self) -> dict[int, str]:
         """Names the classes that parameters run over: by the first one whose rows they are, else by the first one."""
         names: dict[int, str] = {}
         for rows in (True, False):

@@ -60,6 +60,17 @@ class Gauges:
         self._forms = {modulus: self._sorted(equations.forms(modulus)) for modulus in (0, 2)}
         self.constants = self._solve()
 
+    def __str__(self) -> str:
+        """One line for each gauge: the index set that it acts on, its kind, and the charges of axes."""
+        names, unknowns = self._ties.names(), self._equations.unknowns
+        lines = [
+            (names.get(c, "positions"), gauge.symmetry.name, {str(unknowns[u]): q for u, q in gauge.charges.items()})
+            for c, gauges in self.by_class.items()
+            for gauge in gauges
+        ]
+        lines += [("1", g.symmetry.name, {self.pieces[n][0]: q for n, q in g.charges.items()}) for g in self.constants]
+        return "\n".join(f"{c}: {kind}: {', '.join(f'{a} {q:+}' for a, q in axes.items())}" for c, kind, axes in lines)
+
     def _owners(self) -> dict[int, int]:
         """Returns, for the unknown of a nested index, that of the index that it belongs to."""
         owners: dict[int, int] = {}
