@@ -20,6 +20,7 @@ from .decomposed import Like, decomposed, likes_of, number, shapes_of
 from .graph import Program, label, operation
 from .operators import Entry, entry_of
 from .operators.pointwise import where
+from .probe import Probe, probe
 
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 
@@ -32,12 +33,14 @@ class Interpreter:
 
     Attributes:
         unknown: operators without a rule that met something other than inputs and constants.
+        probed: those of them that were run alone on random tensors, where they keep some permutations.
         operations: those that a rule said something of, with the values that they read, in order.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.unknown: list[str] = []
+        self.probed: list[str] = []
         self.operations: list[tuple[str, tuple[Value, ...]]] = []
         self._whole = ""  # the operation that the current one is a part of
 
@@ -165,21 +168,52 @@ class Interpreter:
         return out
 
     def _taken_apart(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Returns the outputs of an operation without a rule from those of its parts; without parts, all is FIXED."""
+        """Returns the outputs of an operation without a rule from those of its parts, or as it is found alone."""
         likes = likes_of(node)
-        parts = decomposed(node.target, *likes)
-        if parts is None:
-            self.unknown.append(self.run.sets.operation)
-            return self._opaque(_values((args, kwargs)), f"no rule for {operation(node)}", node.meta["val"])
-        whole, self._whole = self._whole, self.run.sets.operation
         pairs = zip(
             pytree.tree_leaves(likes, is_leaf=lambda v: isinstance(v, Like)),
             pytree.tree_leaves((args, kwargs), is_leaf=_is_value),
             strict=True,
         )
-        outputs = self._inside(parts.graph, [value for like, value in pairs if isinstance(like, Like)])
-        self._whole = whole
-        return outputs
+        tensors = [value for like, value in pairs if isinstance(like, Like)]
+        if (parts := decomposed(node.target, *likes)) is not None:
+            whole, self._whole = self._whole, self.run.sets.operation
+            outputs = self._inside(parts.graph, tensors)
+            self._whole = whole
+            return outputs
+        read = _values((args, kwargs))
+        if len(read) == len(tensors) and (kept := probe(node.target, *likes)) is not None:
+            return self._probed(node, kept, list(map(self.run.joined, read)))
+        self.unknown.append(self.run.sets.operation)
+        return self._opaque(read, f"no rule for {operation(node)}", node.meta["val"])
+
+    def _probed(self, node: fx.Node, kept: Probe, read: Sequence[Value]) -> Any:
+        """Returns the outputs of an operation that keeps these permutations: all else is FIXED, and no scale passes."""
+        run, outputs, reason = self.run, node.meta["val"], f"no rule for {operation(node)}"
+        self.probed.append(run.sets.operation)
+        self.operations.append((run.sets.operation, tuple(read)))
+        if kept.pointwise:
+            out = run.unary(read[0], "any", reason=reason)
+            return type(outputs)([out]) if isinstance(outputs, list | tuple) else out
+        read = [run.settle(value, +1) for value in read]
+        for value in read:
+            run.vanish(value, reason=reason)
+        moving = {place for tie in kept.ties for place in tie.inputs}
+        for i, value in enumerate(read):
+            for d, dim in enumerate(value.dims):
+                if (i, d) not in moving:
+                    run.sets.fix(run.sets.resolve(dim), reason)
+        made = [[run.sets.fresh(n, reason) for n in shape] for shape in shapes_of(outputs)]
+        for tie in kept.ties:
+            dims = [read[i].dims[d] for i, d in tie.inputs]
+            for other in dims[1:]:
+                run.sets.align(dims[0], other)
+            dim = run.sets.resolve(dims[0])
+            run.note(Value((dim,)))  # permuted alike in all entries of other dimensions: it is nested in none of them
+            for o, j in tie.outputs:
+                made[o][j] = dim
+        values = [run.note(run.kept(Value(tuple(dims)), scale=False, sign=False), *read) for dims in made]
+        return tuple(values) if isinstance(outputs, list | tuple) else values[0]
 
     def _chosen(self, run: Run, condition: Any, first: Any, second: Any, operands: Sequence[Any]) -> Any:
         """Returns the outputs of one branch or the other, which transform alike."""

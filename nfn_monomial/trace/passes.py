@@ -61,6 +61,7 @@ def tie(program: Program) -> Ties:
         run.flows,
         interpreter.operations,
         interpreter.unknown,
+        interpreter.probed,
         run.short,
     )
 

@@ -313,8 +313,9 @@ class Writer:
             through = tuple(dict.fromkeys(op for atom in key for op in operations.get(atom, ())))
             nodes.append(NodeReport(name, node.size or 0, node.gauges, node.parent, tensors, through))
         dead = [Dead(name, "no operation reads it", True) for name in self._unused]
-        unknown, short = (tuple(dict.fromkeys(labels)) for labels in (self._ties.unknown, self._ties.short))
-        return Origin(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short)
+        ties = self._ties
+        unknown, short, probed = (tuple(dict.fromkeys(labels)) for labels in (ties.unknown, ties.short, ties.probed))
+        return Origin(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short, probed=probed)
 
     def _ignored(self) -> Iterable[Dead]:
         """Yields parameters, or pieces of them, all of whose parts do not matter."""

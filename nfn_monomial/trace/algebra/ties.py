@@ -25,7 +25,8 @@ class Ties:
         parents: nested class -> the class that it is nested in.
         flows: unknown of an axis -> +1 if the axis is written to, -1 if it is read along, 0 if it scales.
         operations: those that a rule says something of, with the values that they read, in order.
-        unknown: operators without a rule that met something other than inputs and constants.
+        unknown: operators without a rule that met something other than inputs and constants, which are FIXED by it.
+        probed: those that were run alone on random tensors, where they keep some permutations.
         short: operations of which the example does not show what they do, as it has one place along their dimension.
     """
 
@@ -37,6 +38,7 @@ class Ties:
     flows: Mapping[int, int]
     operations: Sequence[tuple[str, tuple[Value, ...]]]
     unknown: Sequence[str]
+    probed: Sequence[str]
     short: Sequence[str]
 
     def find(self, atom: int) -> int:
