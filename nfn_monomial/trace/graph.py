@@ -85,17 +85,14 @@ def program_of(
         exported = module
     else:
         raise InvalidTypeError(f"a module or an exported program is expected, found {type(module).__name__}")
-    if any(mutates(node) or _is_of_vmap(node) for node in exported.graph.nodes):
+    # Calls that begin or end a `torch.vmap`: its operators see one network or example of many.
+    mapped = any(getattr(node.target, "__name__", "") == "_add_batch_dim" for node in exported.graph.nodes)
+    if mapped or any(map(mutates, exported.graph.nodes)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exported = exported.run_decompositions({})
     names = module.state_dict() if isinstance(module, nn.Module) else exported.state_dict
     return _program(exported, names, frozen)
-
-
-def _is_of_vmap(node: fx.Node) -> bool:
-    """Returns whether a call begins or ends a `torch.vmap`, whose operators see one network or example of many."""
-    return getattr(node.target, "__name__", "") == "_add_batch_dim"
 
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
@@ -115,7 +112,9 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             with _silent():
                 return torch.export.export(module, args, kwargs, strict=False)
         except Exception as reason:
-            failed = f"{name} cannot be exported{_place(reason)} ({first_line(reason)})."
+            line = re.search(r'call raised this error:\s+File "(.*)", line (\d+)', str(reason))  # of the user's code
+            place = f" at line {line[2]} of {line[1]}" if line else ""
+            failed = f"{name} cannot be exported{place} ({first_line(reason)})."
             if "data-dependent" in str(reason):
                 raise InvalidValueError(
                     f"{failed} Python reads a number from a tensor there, as float(t), int(t) or `if t:` do, which "
@@ -204,12 +203,6 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _place(reason: Exception) -> str:
-    """Returns the line of the user's code that an error of ``torch.export`` is about, where it names one."""
-    line = re.search(r'call raised this error:\s+File "(.*)", line (\d+)', str(reason))
-    return f" at line {line[2]} of {line[1]}" if line else ""
 
 
 def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection[str] = ()) -> Program:

@@ -65,38 +65,34 @@ class Writer:
             for name, parameter in ties.parameters.items()
             if name not in program.optional or not all(map(self._fixed, indices_of(parameter)))
         ]
-        read = self._first_reads()
-        order = sorted(kept, key=lambda name: read.get(name, len(ties.operations)))
+        reads: dict[str, int] = {}  # parameter -> number of the first operation that reads it
+        for n, (_, values) in enumerate(ties.operations):
+            for value in values:
+                for u in (u for index in indices_of(value) for u in index.sources) if value.raw else ():
+                    reads.setdefault(equations.unknowns[u].parameter, n)
+        order = sorted(kept, key=lambda name: reads.get(name, len(ties.operations)))
         self._parameters = {name: ties.parameters[name] for name in order}
-        self._uses = self._users()
+        # Class, FIXED ones too -> unknowns on it and their parameters, in the order of execution.
+        self._uses: dict[int, list[tuple[int, str]]] = {}
+        for name, parameter in self._parameters.items():
+            for index in indices_of(parameter):
+                self._uses.setdefault(ties.find(index.atom), []).append((min(index.sources), name))
         self._flowing = {c: self._with_flow(c, gauges.by_class[c]) for c in self._uses if c in gauges.by_class}
+        # Unknown of an axis -> its charge in every gauge of its class.
+        self._charge_of = {
+            u: tuple(gauge.charges.get(u, 0) for gauge in flowing)
+            for c, flowing in self._flowing.items()
+            for u, _ in self._uses[c]
+        }
         self._names: dict[tuple[int, ...], str] = {}
         self._entries: dict[int, str] = {}
         self._constants = {n: f"c{n + 1}" for n in range(len(gauges.constants))}
-        self._charge_of = self._charges_of_axes()
         self._name_all()
         written = {name: self._dims(name) for name in self._parameters}
         self.parameters = {name: written[name] for name in ties.parameters if name in written}
         self.nodes = self._nodes()
 
     # What is where.
-
-    def _first_reads(self) -> dict[str, int]:
-        """Returns, for each parameter, the number of the first operation that reads it."""
-        first: dict[str, int] = {}
-        for n, (_, values) in enumerate(self._ties.operations):
-            for value in values:
-                for u in (u for index in indices_of(value) for u in index.sources) if value.raw else ():
-                    first.setdefault(self._equations.unknowns[u].parameter, n)
-        return first
-
-    def _users(self) -> dict[int, list[tuple[int, str]]]:
-        """Returns, for each class (FIXED ones too), unknowns on it and their parameters, in the order of execution."""
-        uses: dict[int, list[tuple[int, str]]] = {}
-        for name, parameter in self._parameters.items():
-            for index in indices_of(parameter):
-                uses.setdefault(self._ties.find(index.atom), []).append((min(index.sources), name))
-        return uses
 
     def _fixed(self, index: Index) -> bool:
         return self._ties.cause(index.atom) is not None
@@ -114,7 +110,12 @@ class Writer:
         Entries of FIXED classes have that one beside them.
         """
         flow = {u: self._flow(u) for u, _ in self._uses[c]}
-        turned = [self._turned(gauge, flow) for gauge in gauges]
+        turned = []
+        for gauge in gauges:
+            along = sum(flow.get(u, 0) * q for u, q in gauge.charges.items())
+            backwards = along < 0 or (along == 0 and next(iter(gauge.charges.values())) < 0)
+            sign = -1 if gauge.symmetry.scales and backwards else 1
+            turned.append(Gauge(gauge.symmetry, {u: sign * q for u, q in gauge.charges.items()}))
         if self._ties.cause(c) is not None:
             return turned
         if len(turned) == 1:
@@ -124,26 +125,6 @@ class Writer:
             if not only.symmetry.scales and all(only.charges.get(u, 0) == f % 2 for u, f in flow.items()):
                 return [Gauge(only.symmetry, flow)]
         return [Gauge(Symmetry.PERMUTATION, flow), *turned]
-
-    def _charges_of_axes(self) -> dict[int, tuple[int, ...]]:
-        """Returns, for the unknown of each axis, its charge in every gauge of its class."""
-        by_unknown: dict[int, tuple[int, ...]] = {}
-        for c, gauges in self._flowing.items():
-            charges = {u: [0] * len(gauges) for u, _ in self._uses[c]}
-            for n, gauge in enumerate(gauges):
-                for u, q in gauge.charges.items():
-                    charges[u][n] = q
-            by_unknown |= {u: tuple(charge) for u, charge in charges.items()}
-        return by_unknown
-
-    @staticmethod
-    def _turned(gauge: Gauge, flow: Mapping[int, int]) -> Gauge:
-        if not gauge.symmetry.scales:
-            return gauge
-        along = sum(flow.get(u, 0) * q for u, q in gauge.charges.items())
-        first = next(iter(gauge.charges.values()))
-        sign = -1 if along < 0 or (along == 0 and first < 0) else 1
-        return Gauge(gauge.symmetry, {u: sign * q for u, q in gauge.charges.items()})
 
     # Names.
 

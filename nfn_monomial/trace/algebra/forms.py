@@ -18,7 +18,7 @@ Sign: TypeAlias = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one axis of a value, or all of it, is acted on: unknown -> coefficient, and the unknowns of odd sign."""
+    """Action on one axis of a value, or on all of it: unknown -> coefficient, and the unknowns of odd sign."""
 
     scale: Scale
     sign: Sign

@@ -39,7 +39,7 @@ Operand: TypeAlias = Value | float
 
 
 class OpaqueError(Exception):
-    """What a rule raises that cannot say what an operation does: all that meets in it is FIXED."""
+    """Is raised by a rule that cannot say what an operation does: all that meets in it is FIXED."""
 
 
 class Step(NamedTuple):

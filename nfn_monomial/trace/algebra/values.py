@@ -99,7 +99,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A concatenation of values along ``dim`` whose other dimensions need not be alike, as queries, keys and values."""
+    """A concatenation of values along ``dim`` whose other dimensions need not be alike: queries, keys and values."""
 
     parts: tuple[Value, ...]
     dim: int

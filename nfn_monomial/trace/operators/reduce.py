@@ -39,7 +39,7 @@ _reduction("prod any", "any", "no linear reduction")
 
 
 def _with_position(run: Run, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value]:
-    """An entry picked by its size, and where it is: in other dimensions, that moves along."""
+    """Returns entries picked by their size, and their positions, which move with what they count along."""
     out = run.reduce(x, (dim,), keepdim, kind="homogeneous", reason="an entry of some rank")
     return out, replace(mask_of(run, out), along=x.dims[dim])
 
@@ -58,11 +58,6 @@ def _topk(run: Run, x: Value, count: int, dim: int = -1, largest: bool = True, o
     return _ranked(run, x, dim)
 
 
-@operator("sort")
-def _sort(run: Run, x: Value, dim: int = -1, descending: bool = False, **_: Any) -> tuple[Value, Value]:
-    return _ranked(run, x, dim)
-
-
 @operator("max", "min", "median", "nanmedian")
 def _max(run: Run, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     if isinstance(dim, Value):
@@ -72,6 +67,7 @@ def _max(run: Run, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return _with_position(run, x, dim, keepdim)
 
 
+enter("sort", lambda run, x, dim=-1, descending=False, **_: _ranked(run, x, dim))
 enter("kthvalue", lambda run, x, rank, dim=-1, keepdim=False: _with_position(run, x, dim, keepdim))
 enter("mode", lambda run, x, dim=-1, keepdim=False: _with_position(run, x, dim, keepdim))
 
@@ -86,16 +82,18 @@ def _argmax(run: Run, x: Value, dim: Dims = None, keepdim: bool = False) -> Valu
 
 @operator("softmax", "log_softmax", "_softmax", "_log_softmax", family="softmax")
 def softmax(run: Run, x: Value, dim: int = -1, *_: Any, **__: Any) -> Value:
-    """A distribution over a dimension; what is constant along it does not matter."""
+    """Returns distributions over a dimension; what is constant along it does not matter."""
     run.ignores_constants(x, (dim,))
     out = run.unary(x, "any", reason="softmax")
     run.reduce(out, (dim,))  # one sum for all along it: nothing else is nested in it
     return out
 
 
-@operator("logcumsumexp", "cumprod", constants="counted")
-def _cumulative(run: Run, x: Value, dim: int, **_: Any) -> Value:
-    return run.positional(run.unary(x, "any"), (dim,), "cumulative")
+enter(
+    "logcumsumexp cumprod",
+    lambda run, x, dim, **_: run.positional(run.unary(x, "any"), (dim,), "cumulative"),
+    constants="counted",
+)
 
 
 @operator("var", "var_mean")

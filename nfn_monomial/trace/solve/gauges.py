@@ -100,8 +100,10 @@ class Gauges:
             for above in filter(variables.__contains__, self._ancestors(c)):
                 inside.setdefault(above, []).extend(_moved(gauges, functools.partial(self._owner_in, above)))
             inside.setdefault(None, []).extend(_moved(gauges, self._pieces_of))
-        constants = [u for u, unknown in enumerate(self._equations.unknowns) if unknown.atom is None]
-        constants = [u for u in constants if not self._is_uniform(u)]
+        constants = []
+        for u, (parameter, dim, _, _, atom) in enumerate(self._equations.unknowns):
+            if atom is None and (dim is None or not self.still(self._ties.parameters[parameter].dims[dim])):
+                constants.append(u)  # segments of a dimension on which nothing acts become one, without constants
         return self._beyond(inside.get(None, ()), None, constants, self._piecewise)
 
     def _beyond(
@@ -121,11 +123,6 @@ class Gauges:
         span = Span(modulus, kernel(self._forms[modulus].get(c, ()), variables, modulus))
         free = self._sorted(self._equations.forms(modulus, computed=False))
         return {u for vector in kernel(free.get(c, ()), variables, modulus) if span.add(vector) for u in vector}
-
-    def _is_uniform(self, u: int) -> bool:
-        """Returns whether a constant is of a segment of a dimension on which nothing acts: its parts become one."""
-        parameter, dim, *_ = self._equations.unknowns[u]
-        return dim is not None and self.still(self._ties.parameters[parameter].dims[dim])
 
     def still(self, dim: Dimension) -> bool:
         """Returns whether nothing acts on any entry of a dimension."""
