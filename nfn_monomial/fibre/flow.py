@@ -12,7 +12,6 @@ from torch import Tensor, fx
 
 from nfn_monomial.trace.decomposed import is_linear
 from nfn_monomial.trace.graph import Program, facts_of, operation
-from nfn_monomial.trace.operators import Entry
 from nfn_monomial.trace.operators.linear import letters_of_product
 
 from .sources import Source, Tensors
@@ -128,7 +127,7 @@ class Flow:
     def _step(self, node: Any) -> Any:
         """Returns the change of a node's value; None where nothing is left of it."""
         name, args = operation(node) if node.op == "call_function" else "", list(node.args)
-        facts = facts_of(node) if name else Entry()
+        facts = facts_of(node)
         if node.target is operator.getitem:
             return self._of(args[0])[args[1]]
         x = self._of(args[0]) if args else None

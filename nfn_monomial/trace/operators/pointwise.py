@@ -11,39 +11,41 @@ from nfn_monomial.symmetry import FUNCTIONS
 from nfn_monomial.trace.algebra.run import Operand, Run
 from nfn_monomial.trace.algebra.values import UNIT, Value
 
-from .table import operator
+from .table import enter, operator
 
 _COPIES = "contiguous clone detach alias to _to_copy"
-_ANY = "isnan isinf"
 _KINDS = {(1, None): "homogeneous", (1, 0): "absolute", (None, 1): "odd", (None, 0): "even", (None, None): "any"}
 
 
-def _enter(name: str, kind: Any, *, zero: bool = False) -> None:
-    def rule(run: Run, x: Value, *_: Any, **__: Any) -> Value:
-        return run.unary(x, kind, zero=zero)
-
-    operator(name)(rule)
+def _pointwise(names: str, kind: Any, *, zero: bool = False) -> None:
+    """Enters functions of each entry; ``zero`` says that they keep 0."""
+    enter(names, lambda run, x, *_, **__: run.unary(x, kind, zero=zero))
 
 
 for _name, _parity in FUNCTIONS.items():
     if hasattr(torch.ops.aten, _name) and _parity[:2] in _KINDS:
-        _enter(_name, _KINDS[_parity[:2]], zero=_parity.zero)
-for _name in _ANY.split():
-    _enter(_name, "any")
-operator("sqrt")(lambda run, x: run.power(x, 0.5))
-operator("rsqrt")(lambda run, x: run.power(x, -0.5))
-operator("reciprocal")(lambda run, x: run.power(x, -1))
+        _pointwise(_name, _KINDS[_parity[:2]], zero=_parity.zero)
+_pointwise("isnan isinf", "any")
+enter("sqrt", lambda run, x: run.power(x, 0.5))
+enter("rsqrt", lambda run, x: run.power(x, -0.5))
+enter("reciprocal", lambda run, x: run.power(x, -1))
+enter("sign", lambda run, x: run.kept(x, scale=False))
+enter("add sub", lambda run, a, b, alpha=1: run.add(a, b) if alpha else run.operand(a), family="sum")
+enter("fmod remainder", lambda run, a, b: run.add(a, b))
+enter("hypot", lambda run, a, b: run.unary(run.add(a, b), "absolute"))
+enter("maximum minimum fmax fmin", lambda run, a, b: run.extreme(a, b))
+enter(
+    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor",
+    lambda run, a, b: mask_of(run, run.multiply(a, b)),
+)
+enter("logical_not bitwise_not", lambda run, x: mask_of(run, x))
+enter("hardtanh", lambda run, x, low=-1, high=1: _clamp(run, x, low, high))
 
 
 @operator(*_COPIES.split(), bundles=True, linear=True, positions="kept")
 @operator("neg", "lift_fresh_copy", "dropout", "native_dropout", bundles=True, linear=True)
 def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
     return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
-
-
-@operator("add", "sub", family="sum")
-def _add(run: Run, a: Operand, b: Operand, *, alpha: float = 1) -> Value:
-    return run.add(a, b) if alpha else run.operand(a)
 
 
 @operator("mul", family="product")
@@ -71,16 +73,6 @@ def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
     return _nonzero(run.multiply(a, b))
 
 
-@operator("fmod", "remainder")
-def _remainder(run: Run, a: Operand, b: Operand) -> Value:
-    return run.add(a, b)
-
-
-@operator("hypot")
-def _hypot(run: Run, a: Value, b: Value) -> Value:
-    return run.unary(run.add(a, b), "absolute")
-
-
 @operator("atan2")
 def _angle(run: Run, a: Value, b: Value) -> Value:
     out = run.unary(run.add(a, b), "homogeneous", reason="an angle")
@@ -97,16 +89,6 @@ def mask_of(run: Run, x: Value) -> Value:
     return _nonzero(run.kept(x, scale=False, sign=False))
 
 
-@operator("maximum", "minimum", "fmax", "fmin")
-def _maximum(run: Run, a: Operand, b: Operand) -> Value:
-    return run.extreme(a, b)
-
-
-@operator("hardtanh")
-def _hardtanh(run: Run, x: Value, low: float = -1, high: float = 1) -> Value:
-    return _clamp(run, x, low, high)
-
-
 @operator("clamp")
 def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any) -> Value:
     low, high = options.get("min", low), options.get("max", high)
@@ -118,11 +100,6 @@ def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any
         return run.unary(x, "homogeneous") if ends else x
     odd = len(ends) == 2 and ends[0] == -ends[1] <= 0
     return run.unary(x, "odd" if odd else "any", zero=len(ends) == 2 and ends[0] <= 0 <= ends[1])
-
-
-@operator("sign")
-def _sign(run: Run, x: Value) -> Value:
-    return run.kept(x, scale=False)
 
 
 def _compared(*names: str, signs: bool) -> None:
@@ -138,14 +115,6 @@ def _compared(*names: str, signs: bool) -> None:
 
 _compared("gt", "ge", "lt", "le", signs=False)
 _compared("eq", "ne", signs=True)
-
-
-@operator("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
-def _logical(run: Run, a: Value, b: Operand) -> Value:
-    return mask_of(run, run.multiply(a, b))
-
-
-operator("logical_not", "bitwise_not")(mask_of)
 
 
 @operator("where")
