@@ -39,7 +39,6 @@ enter(
     lambda run, a, b: mask_of(run, run.multiply(a, b)),
 )
 enter("logical_not bitwise_not", lambda run, x: mask_of(run, x))
-enter("hardtanh", lambda run, x, low=-1, high=1: _clamp(run, x, low, high))
 
 
 @operator(*_COPIES.split(), bundles=True, linear=True, positions="kept")
@@ -100,6 +99,9 @@ def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any
         return run.unary(x, "homogeneous") if ends else x
     odd = len(ends) == 2 and ends[0] == -ends[1] <= 0
     return run.unary(x, "odd" if odd else "any", zero=len(ends) == 2 and ends[0] <= 0 <= ends[1])
+
+
+enter("hardtanh", lambda run, x, low=-1, high=1: _clamp(run, x, low, high))
 
 
 def _compared(*names: str, signs: bool) -> None:
