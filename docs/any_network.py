@@ -20,7 +20,8 @@ def table() -> str:
     """One line for each module of rules: what its first line says, and the operators that have a rule there."""
     families: dict[str, list[str]] = {}
     for name, entry in OPERATORS.items():
-        families.setdefault(entry.rule.__module__, []).append(name)
+        if entry.rule is not None:
+            families.setdefault(entry.rule.__module__, []).append(name)
     lines = ["| | operators |", "|---|---|"]
     for module, names in sorted(families.items()):
         title = (sys.modules[module].__doc__ or module).splitlines()[0].removeprefix("Rules of ").rstrip(".")
@@ -35,10 +36,10 @@ def written(page: str) -> str:
 
 
 def picture(page: str) -> str:
-    """The space of the page's first network, as its code draws it."""
+    """The space of the page's residual network, as its code draws it."""
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+        exec(next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "picture =" in code), names)
     return str(names["picture"])
 
 

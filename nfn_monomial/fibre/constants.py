@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from nfn_monomial.trace.decomposed import is_linear
-from nfn_monomial.trace.graph import Program, operation
+from nfn_monomial.trace.graph import Program, facts_of, operation
 
-from .flow import LOOKS_UP, Flow, norm_before
+from .flow import Flow, norm_before
 from .slopes import Slope, Slopes
 from .sources import Source, Tensors
 
@@ -181,10 +181,13 @@ class Constants:
 
 def _are_added(users: Sequence[Any]) -> bool:
     """Whether what reads a parameter looks its rows up or adds it, and does not multiply with it."""
-    added = {*LOOKS_UP, "add", "cat"}
-    while users and not added & {*map(operation, users)} and all(map(is_linear, users)):
+
+    def adds(user: Any) -> bool:
+        return operation(user) in ("add", "cat") or facts_of(user).family == "look-up"
+
+    while users and not any(map(adds, users)) and all(map(is_linear, users)):
         users = [user for move in users for user in move.users]
-    return bool(users) and all(operation(user) in added for user in users)
+    return bool(users) and all(map(adds, users))
 
 
 def _add(changes: dict[str, Tensor], name: str, change: Tensor) -> None:

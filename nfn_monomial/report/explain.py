@@ -207,6 +207,14 @@ def _told(space: WeightSpace, rows: Sequence[Row], origin: Origin | None, fold: 
         if origin.unknown:
             listed = ", ".join(fold(origin.unknown))
             parts.append(f"Operators without a rule: {listed}; give them one with register_operator(name, rule)")
+        if origin.probed:
+            parts.append(
+                _wrapped(
+                    f"Probed: {', '.join(fold(origin.probed))}. Operators without a rule are run alone on random "
+                    "tensors: the group has the permutations that they keep there; register_operator(name, rule) can "
+                    "add to it"
+                )
+            )
         if origin.short:
             parts.append(
                 _wrapped(

@@ -87,6 +87,7 @@ class Origin:
         short: operations of which the example is too short to tell what they do: ``"module.path: operator"``.
         tested: how the group was tested, in words.
         lost: losses that the test made, which a narrower module passes on: parts of the group, and the sizes of inputs.
+        probed: operators without a rule that were run alone, on random tensors, where they keep some permutations.
     """
 
     nodes: tuple[NodeReport, ...]
@@ -96,3 +97,4 @@ class Origin:
     short: tuple[str, ...] = ()
     tested: str = ""
     lost: tuple[tuple[tuple[Part, ...], str], ...] = ()
+    probed: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from torch.export import default_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from .operators import OPERATORS, short
+from .operators import entry_of, ruled, short
 
 
 class Like(NamedTuple):
@@ -27,7 +27,7 @@ class Like(NamedTuple):
 
 
 def decomposed(target: Any, args: Any, kwargs: Any) -> fx.GraphModule | None:
-    """What an operator consists of, as a graph whose placeholders are its tensors; None where it has no parts.
+    """Returns an operator's parts, as a graph whose placeholders are its tensors; None where it has none.
 
     Args:
         target: the operator.
@@ -37,28 +37,28 @@ def decomposed(target: Any, args: Any, kwargs: Any) -> fx.GraphModule | None:
         return None
     leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf=lambda v: isinstance(v, Like))
     try:
-        found = _traced(target, spec, frozenset(OPERATORS), *leaves)
+        parts = _traced(target, spec, ruled(), *leaves)
     except Exception:  # of an operator that needs values, or of none that can be traced, nothing is known
         return None
-    return None if any(node.target is target for node in found.graph.nodes) else found
+    return None if any(node.target is target for node in parts.graph.nodes) else parts
 
 
 @functools.lru_cache(maxsize=1)
-def _table(ruled: frozenset[str]) -> dict[Any, Any]:
-    """Torch's decompositions of all operators but those that have a rule."""
+def _table(whole: frozenset[str]) -> dict[Any, Any]:
+    """Returns torch's decompositions of all operators but those that have a rule."""
     every = default_decompositions()
-    return {op: every[op] for op in every if short(str(op)) not in ruled}
+    return {op: every[op] for op in every if short(str(op)) not in whole}
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _traced(target: OpOverload, spec: Any, ruled: frozenset[str], *leaves: Any) -> fx.GraphModule:
+def _traced(target: OpOverload, spec: Any, whole: frozenset[str], *leaves: Any) -> fx.GraphModule:
     def call(*tensors: Tensor) -> Any:
-        given = iter(tensors)
-        filled = [next(given) if isinstance(leaf, Like) else leaf for leaf in leaves]
+        left = iter(tensors)
+        filled = [next(left) if isinstance(leaf, Like) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, spec)
         return target(*args, **kwargs)
 
-    table = _table(ruled)
+    table = _table(whole)
     with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         warnings.simplefilter("ignore")
         tensors = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in leaves if isinstance(leaf, Like)]
@@ -69,23 +69,23 @@ def _traced(target: OpOverload, spec: Any, ruled: frozenset[str], *leaves: Any) 
 
 
 def mutates(node: fx.Node) -> bool:
-    """Whether an operation changes its arguments."""
+    """Returns whether an operation changes its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 
 
 def is_linear(node: fx.Node) -> bool:
-    """Whether an operation is linear in its first argument, as the table has it, or all parts that it consists of."""
+    """Returns whether an operation, or else each of its parts, is linear in its first argument."""
     if node.op != "call_function" or node.target is operator.getitem:
         return True
-    if (entry := OPERATORS.get(short(str(node.target)))) is not None:
+    if (entry := entry_of(short(str(node.target)))).rule is not None:
         return entry.linear
     parts = decomposed(node.target, *likes_of(node))
     return parts is not None and all(map(is_linear, parts.graph.nodes))
 
 
 def likes_of(node: fx.Node) -> Any:
-    """Arguments of a node, and those with names; of tensors what is known before any rule."""
+    """Returns the arguments of a node, a `Like` for each tensor."""
     return fx.map_arg((node.args, node.kwargs), _like)
 
 
@@ -101,7 +101,7 @@ def shapes_of(outputs: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def number(known: Any) -> Any:
-    """A size as it is in the example; what depends on values has numbers of its own, alike wherever it is the same."""
+    """Returns a size as it is in the example; each size that depends on values is a number of its own."""
     if not isinstance(known, torch.SymInt):
         return known
     node = known.node

@@ -1,7 +1,8 @@
 """The symmetries of any network, from its computation: index sets, nests, gauges, as nodes and axes.
 
-The program is run through the rules of its operators until no dimension of a parameter is cut or factored any further.
-What the last run ties is one node; the equations that it demands have the gauges of these as their solutions.
+Two passes over the program, with a value between them: `tie` says which dimensions are one index set, `demand` which
+equations scales and signs have to fulfil. The solutions of these are the gauges, and all of it is written as nodes and
+axes.
 """
 
 from __future__ import annotations
@@ -18,23 +19,19 @@ from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.origin import Origin
 
-from .algebra.atoms import Product
 from .graph import program_of, ties_of
-from .interpreter import Interpreter
-from .solve.gauges import Charges
-from .solve.nests import nests_of
+from .passes import demand, tie
+from .solve.gauges import Gauges
 from .write import Ending, Entries, Writer
-
-_PASSES = 32
 
 
 class Derivation(NamedTuple):
-    """What `WeightSpace` is made from.
+    """The arguments that a `WeightSpace` is made from.
 
     Attributes:
         nodes: name -> node, in the order of execution.
         parameters: name in the state dict -> dimensions. Parameters that are not read are left out.
-        origin: what was found, lost and left out.
+        origin: what nodes run through, and what was lost and left out.
         ties: other name in the state dict -> name among ``parameters``.
     """
 
@@ -53,7 +50,7 @@ def derive(
     frozen: Collection[str] = (),
     dead: Callable[..., Mapping[Entries, Ending]] | None = None,
 ) -> Derivation:
-    """The nodes of a network, with all permutations, scalings and sign flips that its operators are known to allow.
+    """Derives nodes with all permutations, scalings and sign flips that a network's operators are known to allow.
 
     Args:
         module: any network that ``torch.export`` can trace, taken in eval mode; or an exported program.
@@ -74,27 +71,9 @@ def derive(
         raise InvalidValueError(
             f"{type(module).__name__} uses none of its parameters: there is nothing to derive a space of"
         )
-    structures: dict[str, Any] = {
-        name: tuple((Product((n,) if n > 1 else ()),) for n in tensor.shape) for name, tensor in program.tensors.items()
-    }
-    for _ in range(_PASSES):
-        found = Interpreter(program, structures)
-        refined = found.structures()
-        if refined == structures:
-            break
-        structures = dict(refined)
-    else:
-        raise InvalidValueError(
-            f"the views of {type(module).__name__} cut its parameters again and again; simplify its reshapes"
-        )
-    atoms = found.run.atoms
-    classes = {
-        atoms.find(unknown.atom)
-        for unknown in found.run.unknowns
-        if unknown.atom is not None and atoms.cause(unknown.atom) is None
-    }
-    parents = nests_of(found.run, classes, found.roots.values())
-    charges = Charges(found.run, found.roots, parents)
-    without = dead(program, found.roots, found.run.fixed) if dead else {}
-    writer = Writer(found, charges, parents, program, without)
+    ties = tie(program)
+    equations = demand(program, ties)
+    gauges = Gauges(ties, equations)
+    without = dead(program, ties.parameters, ties.fixed) if dead else {}
+    writer = Writer(program, ties, equations, gauges, without)
     return Derivation(writer.nodes, writer.parameters, writer.origin(), ties_of(module, writer.parameters))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import re
 import warnings
@@ -21,7 +22,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.running import called_with, first_line
 
 from .decomposed import mutates
-from .operators import MOVING, short
+from .operators import Entry, entry_of, short
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Program:
         states: placeholder -> shape, for other buffers: whatever a checkpoint holds in them, nothing acts on it.
         constants: placeholder -> tensor, for constants of the code.
         unused: names of parameters that no operation reads.
-        values: placeholder -> what stands there in this module and on the example, if that is known.
+        values: placeholder -> its value in this module and on the example, if that is known.
     """
 
     graph: fx.Graph
@@ -70,7 +71,7 @@ def program_of(
     kwargs: Mapping[str, Any] | None = None,
     frozen: Collection[str] = (),
 ) -> Program:
-    """The program of a module in eval mode, or one that was exported before; ``frozen`` tensors are constants in it.
+    """Returns the program of a module in eval mode, or of an exported one; ``frozen`` tensors are constants in it.
 
     Raises:
         TypeError: for what is neither.
@@ -84,17 +85,14 @@ def program_of(
         exported = module
     else:
         raise InvalidTypeError(f"a module or an exported program is expected, found {type(module).__name__}")
-    if any(mutates(node) or _is_of_vmap(node) for node in exported.graph.nodes):
+    # Calls that begin or end a `torch.vmap`: its operators see one network or example of many.
+    mapped = any(getattr(node.target, "__name__", "") == "_add_batch_dim" for node in exported.graph.nodes)
+    if mapped or any(map(mutates, exported.graph.nodes)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exported = exported.run_decompositions({})
     names = module.state_dict() if isinstance(module, nn.Module) else exported.state_dict
     return _program(exported, names, frozen)
-
-
-def _is_of_vmap(node: fx.Node) -> bool:
-    """Whether a call begins or ends a `torch.vmap`, whose operators see one network or example of many."""
-    return getattr(node.target, "__name__", "") == "_add_batch_dim"
 
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
@@ -114,16 +112,18 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             with _silent():
                 return torch.export.export(module, args, kwargs, strict=False)
         except Exception as reason:
-            found = f"{name} cannot be exported{_place(reason)} ({first_line(reason)})."
+            line = re.search(r'call raised this error:\s+File "(.*)", line (\d+)', str(reason))  # of the user's code
+            place = f" at line {line[2]} of {line[1]}" if line else ""
+            failed = f"{name} cannot be exported{place} ({first_line(reason)})."
             if "data-dependent" in str(reason):
                 raise InvalidValueError(
-                    f"{found} Python reads a number from a tensor there, as float(t), int(t) or `if t:` do, which "
+                    f"{failed} Python reads a number from a tensor there, as float(t), int(t) or `if t:` do, which "
                     "torch.export cannot follow: compute with the tensor itself (x * self.scale), write t.item() for "
                     "float(t) and torch.where for an if, or keep the number as an attribute that is no tensor"
                     f"{of_experts(module)}"
                 ) from reason
             raise InvalidValueError(
-                f"{found} torch.export cannot follow control flow that depends on values: write it with torch.where, "
+                f"{failed} torch.export cannot follow control flow that depends on values: write it with torch.where, "
                 "pass what it depends on as a constant, or derive the space of the part of the network that has none. "
                 "Nor does it return what is no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
                 f"{of_experts(module)}"
@@ -131,7 +131,7 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def of_experts(module: nn.Module) -> str:
-    """The way out for mixtures of experts of transformers, which compute in one of several ways; else nothing."""
+    """Returns advice on mixtures of experts of transformers, which compute in one of several ways; else nothing."""
     settable = any(hasattr(part, "set_experts_implementation") for part in module.modules())
     if not settable or not any("Experts" in type(part).__name__ for part in module.modules()):
         return ""
@@ -166,8 +166,8 @@ def _check(module: nn.Module) -> None:
         begin = int(tensor.storage_offset())
         end = begin + sum(int((n - 1) * s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((begin, end, name, _identity(tensor)))
-    for found in spans.values():
-        for (_, end, first, one), (begin, _, second, other) in zip(sorted(found), sorted(found)[1:], strict=False):
+    for stored in spans.values():
+        for (_, end, first, one), (begin, _, second, other) in itertools.pairwise(sorted(stored)):
             if begin < end and one != other:
                 raise InvalidValueError(
                     f"{first} and {second} are overlapping views of one tensor; keep that tensor as the parameter and "
@@ -182,20 +182,20 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def ties_of(module: nn.Module | ExportedProgram, names: Collection[str]) -> dict[str, str]:
-    """Other names in the state dict of tensors that are among ``names`` -> those: of weights that are tied."""
+    """Returns other names of tied weights in the state dict -> the name that is among ``names``."""
     state = module.state_dict(keep_vars=True) if isinstance(module, nn.Module) else module.state_dict
-    same = {name: _identity(tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
-    own = {same[name]: name for name in names if name in same}
-    return {name: own[one] for name, one in same.items() if name not in names and one in own}
+    identities = {name: _identity(tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    kept = {identities[name]: name for name in names if name in identities}
+    return {name: kept[one] for name, one in identities.items() if name not in names and one in kept}
 
 
-def _described(found: Any) -> str:
-    return f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+def _described(argument: Any) -> str:
+    return f"{argument.dtype} {tuple(argument.shape)}" if isinstance(argument, Tensor) else type(argument).__name__
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Without what torch prints of graphs that it cannot finish; its error says what matters."""
+    """Hides what torch prints of graphs that it cannot finish; its error says what matters."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -205,19 +205,13 @@ def _silent() -> Iterator[None]:
         logging.disable(before)
 
 
-def _place(reason: Exception) -> str:
-    """The line of the user's that an error of ``torch.export`` is about, where it says it."""
-    found = re.search(r'call raised this error:\s+File "(.*)", line (\d+)', str(reason))
-    return f" at line {found[2]} of {found[1]}" if found else ""
-
-
 def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection[str] = ()) -> Program:
     graph = exported.graph
     moving = {
         str(node.args[n])
         for node in graph.nodes
-        for n in MOVING.get(operation(node), ())
-        if node.op == "call_function" and len(node.args) > n and isinstance(node.args[n], fx.Node)
+        for n in (facts_of(node).statistics if node.op == "call_function" else ())
+        if len(node.args) > n and isinstance(node.args[n], fx.Node)
     }
     users = {node.name: len(node.users) for node in graph.nodes if node.op == "placeholder"}
     parameters, tensors, optional, states, constants, unused = {}, {}, set[str](), {}, {}, []
@@ -227,42 +221,47 @@ def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection
         place, name = spec.arg.name, spec.target
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or name is None:
             continue
-        known = exported.state_dict.get(name, exported.constants.get(name))
-        assert isinstance(known, Tensor), "an exported program has all its tensors"
-        if name in frozen:  # of which nothing is known, as other modules have other ones; but what they are in this one
-            states[place], constants[place] = known.shape, known.detach().cpu()
+        tensor = exported.state_dict.get(name, exported.constants.get(name))
+        assert isinstance(tensor, Tensor), "an exported program has all its tensors"
+        if name in frozen:  # other modules have other values in it; `constants` has those of this one
+            states[place], constants[place] = tensor.shape, tensor.detach().cpu()
             continue
-        moves = spec.kind is InputKind.BUFFER and spec.persistent and known.is_floating_point()
+        moves = spec.kind is InputKind.BUFFER and spec.persistent and tensor.is_floating_point()
         if spec.kind is InputKind.PARAMETER or moves:
-            own = first.setdefault(_identity(known), name)
+            shared = first.setdefault(_identity(tensor), name)  # tied tensors have one name
             if users[place]:
-                parameters[place] = own
-                tensors[own] = known
-                if moves and place not in moving and own == name:
+                parameters[place] = shared
+                tensors[shared] = tensor
+                if moves and place not in moving and shared == name:
                     optional.add(name)
-            elif spec.kind is InputKind.PARAMETER and own == name:
+            elif spec.kind is InputKind.PARAMETER and shared == name:
                 unused.append(name)
         elif spec.kind is InputKind.BUFFER:
-            states[place] = known.shape
+            states[place] = tensor.shape
         else:
-            constants[place] = known.detach().cpu()
+            constants[place] = tensor.detach().cpu()
     tensors = {name: tensors[name] for name in sorted(tensors, key=lambda n: order.get(n, len(order)))}
-    left = tuple(n for n in unused if n not in tensors)
+    unread = tuple(n for n in unused if n not in tensors)
     known, specs = exported.state_dict | exported.constants, exported.graph_signature.input_specs
     values = {spec.arg.name: known[spec.target] for spec in specs if spec.target in known}
     examples = pytree.tree_leaves(exported.example_inputs or ())
     places = [node.name for node in graph.nodes if node.op == "placeholder" and node.name not in values]
     values |= dict(zip(places, examples, strict=False)) if len(places) == len(examples) else {}
-    return Program(graph, parameters, tensors, frozenset(optional), states, constants, left, values)
+    return Program(graph, parameters, tensors, frozenset(optional), states, constants, unread, values)
 
 
 def operation(node: fx.Node) -> str:
-    """The name of a node's operator, as the table of rules has it."""
+    """Returns the name of a node's operator in the table of operators."""
     return short(str(node.target))
 
 
+def facts_of(node: fx.Node) -> Entry:
+    """Returns what the table of operators knows of a node's operator."""
+    return entry_of(operation(node))
+
+
 def label(node: fx.Node) -> str:
-    """A node's operator and the module that it is in, for reports."""
+    """Returns a node's operator and the module that it is in, for reports."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0].split("@")[0] if stack else ""
     return f"{path}: {operation(node)}" if path else operation(node)

@@ -17,12 +17,12 @@ from nfn_monomial.space.nodes import TAKEN, Node
 from nfn_monomial.space.origin import Dead, Loss, NodeReport, Origin
 from nfn_monomial.symmetry import Symmetry
 
-from .algebra.values import Dimension, Index, Segment, Value, blocks, extent, indices_of, is_unit
+from .algebra.equations import Equations
+from .algebra.ties import POSITIONS, Ties
+from .algebra.values import Dimension, Index, Segment, blocks, extent, indices_of, is_unit
 from .graph import Program
-from .interpreter import Interpreter
-from .solve.gauges import Charges, Gauge
+from .solve.gauges import Gauge, Gauges
 
-_POSITIONS = {"kernel", "position", "time"}
 _MOST_LOSSES = 3
 Part = Axis | int | tuple[Axis | int, ...]
 Entries: TypeAlias = tuple[str, tuple[int, ...]]
@@ -31,7 +31,7 @@ of a FIXED vector that have no gradient, where others have one."""
 
 
 class Ending(NamedTuple):
-    """Where a change of a part ends.
+    """The end of a change of a part.
 
     Attributes:
         reason: ``"module.path: operator: reason"``.
@@ -46,81 +46,77 @@ class Writer:
     """The nodes and dimensions of a derivation.
 
     Args:
-        found: the program behind its last pass.
-        charges: gauges of its classes.
-        parents: nested class -> what it is nested in.
         program: that was run.
+        ties, equations: what the two passes over it returned.
+        gauges: of the classes of index sets.
         dead: parts of parameters that do not matter.
+
+    Attributes:
+        nodes, parameters: see `Derivation`.
     """
 
     def __init__(
-        self,
-        found: Interpreter,
-        charges: Charges,
-        parents: Mapping[int, int],
-        program: Program,
-        dead: Mapping[Entries, Ending],
+        self, program: Program, ties: Ties, equations: Equations, gauges: Gauges, dead: Mapping[Entries, Ending]
     ) -> None:
-        self._dead = dead
-        self._found, self._run, self._charges = found, found.run, charges
-        self._parents, self._above, self._unused = parents, set(parents.values()), program.unused
-        self._find = found.run.atoms.find
-        self._read = self._reading()
-        kept = [name for name in found.roots if name not in program.optional or self._moves(found.roots[name])]
-        order = sorted(kept, key=lambda name: (self._read.get(name, len(found.operations)),))
-        self._roots = {name: found.roots[name] for name in order}
-        self._uses = self._users()
-        self._flowing = {c: self._with_flow(c, charges.gauges[c]) for c in self._uses if c in charges.gauges}
+        self._ties, self._equations, self._gauges, self._dead = ties, equations, gauges, dead
+        self._parents, self._above, self._unused = ties.parents, set(ties.parents.values()), program.unused
+        kept = [
+            name
+            for name, parameter in ties.parameters.items()
+            if name not in program.optional or not all(map(self._fixed, indices_of(parameter)))
+        ]
+        reads: dict[str, int] = {}  # parameter -> number of the first operation that reads it
+        for n, (_, values) in enumerate(ties.operations):
+            for value in values:
+                for u in (u for index in indices_of(value) for u in index.sources) if value.raw else ():
+                    reads.setdefault(equations.unknowns[u].parameter, n)
+        order = sorted(kept, key=lambda name: reads.get(name, len(ties.operations)))
+        self._parameters = {name: ties.parameters[name] for name in order}
+        # Class, FIXED ones too -> unknowns on it and their parameters, in the order of execution.
+        self._uses: dict[int, list[tuple[int, str]]] = {}
+        for name, parameter in self._parameters.items():
+            for index in indices_of(parameter):
+                self._uses.setdefault(ties.find(index.atom), []).append((min(index.sources), name))
+        self._flowing = {c: self._with_flow(c, gauges.by_class[c]) for c in self._uses if c in gauges.by_class}
+        # Unknown of an axis -> its charge in every gauge of its class.
+        self._charge_of = {
+            u: tuple(gauge.charges.get(u, 0) for gauge in flowing)
+            for c, flowing in self._flowing.items()
+            for u, _ in self._uses[c]
+        }
         self._names: dict[tuple[int, ...], str] = {}
         self._entries: dict[int, str] = {}
-        self._constants = {n: f"c{n + 1}" for n in range(len(charges.constants))}
-        self._charge_of = self._charges_of_axes()
+        self._constants = {n: f"c{n + 1}" for n in range(len(gauges.constants))}
         self._name_all()
-        written = {name: self._dims(name) for name in self._roots}
-        self.parameters = {name: written[name] for name in found.roots if name in written}
+        written = {name: self._dims(name) for name in self._parameters}
+        self.parameters = {name: written[name] for name in ties.parameters if name in written}
         self.nodes = self._nodes()
 
     # What is where.
 
-    def _reading(self) -> dict[str, int]:
-        """Parameter -> number of the first operation that reads it."""
-        first: dict[str, int] = {}
-        for n, (_, values) in enumerate(self._found.operations):
-            for value in values:
-                for u in (u for index in indices_of(value) for u in index.sources) if value.raw else ():
-                    first.setdefault(self._run.unknowns[u].parameter, n)
-        return first
-
-    def _users(self) -> dict[int, list[tuple[int, str]]]:
-        """Class (FIXED ones too) -> unknowns on it and their parameters, in the order of execution."""
-        uses: dict[int, list[tuple[int, str]]] = {}
-        for name, root in self._roots.items():
-            for index in indices_of(root):
-                uses.setdefault(self._find(index.atom), []).append((min(index.sources), name))
-        return uses
-
-    def _moves(self, root: Value) -> bool:
-        """Whether neurons that are permuted lie along any of its dimensions."""
-        return not all(map(self._fixed, indices_of(root)))
-
     def _fixed(self, index: Index) -> bool:
-        return self._run.atoms.cause(index.atom) is not None
+        return self._ties.cause(index.atom) is not None
 
     def _still(self, index: Index) -> bool:
-        """Whether no group acts on it, nor on what is nested in it."""
-        return self._find(index.atom) not in self._above and self._charges.still(((Segment((index,))),))
+        """Returns whether no group acts on an index, nor on what is nested in it."""
+        return self._ties.find(index.atom) not in self._above and self._gauges.still(((Segment((index,))),))
 
     def _flow(self, u: int) -> int:
-        return self._run.flows.get(u, 1)
+        return self._ties.flows.get(u, 1)
 
-    def _with_flow(self, found: int, gauges: Sequence[Gauge]) -> list[Gauge]:
-        """Gauges, turned so that rows have the positive charge, behind one for the flow where none of them is it.
+    def _with_flow(self, c: int, gauges: Sequence[Gauge]) -> list[Gauge]:
+        """Turns gauges so that rows have the positive charge, and puts one for the flow first, if none of them is it.
 
-        Entries of FIXED ones have it beside them.
+        Entries of FIXED classes have that one beside them.
         """
-        flow = {u: self._flow(u) for u, _ in self._uses[found]}
-        turned = [self._turned(gauge, flow) for gauge in gauges]
-        if self._run.atoms.cause(found) is not None:
+        flow = {u: self._flow(u) for u, _ in self._uses[c]}
+        turned = []
+        for gauge in gauges:
+            along = sum(flow.get(u, 0) * q for u, q in gauge.charges.items())
+            backwards = along < 0 or (along == 0 and next(iter(gauge.charges.values())) < 0)
+            sign = -1 if gauge.symmetry.scales and backwards else 1
+            turned.append(Gauge(gauge.symmetry, {u: sign * q for u, q in gauge.charges.items()}))
+        if self._ties.cause(c) is not None:
             return turned
         if len(turned) == 1:
             only = turned[0]
@@ -130,33 +126,13 @@ class Writer:
                 return [Gauge(only.symmetry, flow)]
         return [Gauge(Symmetry.PERMUTATION, flow), *turned]
 
-    def _charges_of_axes(self) -> dict[int, tuple[int, ...]]:
-        """Unknown of an axis -> its charge in every gauge of its class."""
-        found: dict[int, tuple[int, ...]] = {}
-        for c, gauges in self._flowing.items():
-            charges = {u: [0] * len(gauges) for u, _ in self._uses[c]}
-            for n, gauge in enumerate(gauges):
-                for u, q in gauge.charges.items():
-                    charges[u][n] = q
-            found |= {u: tuple(charge) for u, charge in charges.items()}
-        return found
-
-    @staticmethod
-    def _turned(gauge: Gauge, flow: Mapping[int, int]) -> Gauge:
-        if not gauge.symmetry.scales:
-            return gauge
-        along = sum(flow.get(u, 0) * q for u, q in gauge.charges.items())
-        first = next(iter(gauge.charges.values()))
-        sign = -1 if along < 0 or (along == 0 and first < 0) else 1
-        return Gauge(gauge.symmetry, {u: sign * q for u, q in gauge.charges.items()})
-
     # Names.
 
     def _name_all(self) -> None:
         taken = {*self._constants.values(), *TAKEN}
         keys: dict[tuple[int, ...], list[tuple[str, int, bool]]] = {}
-        for name, root in self._roots.items():
-            for dim in root.dims:
+        for name, parameter in self._parameters.items():
+            for dim in parameter.dims:
                 for s, segment in enumerate(dim):
                     for group in self._grouped(dim, segment):
                         if not self._is_size(segment, group):
@@ -164,7 +140,7 @@ class Writer:
                             number = s if len(dim) > 1 else -1
                             keys.setdefault(self._key(group), []).append((name, number, flow > 0))
         for key, seen in keys.items():
-            cause = self._run.atoms.cause(key[0])
+            cause = self._ties.cause(key[0])
             rows = [entry for entry in seen if entry[2]]
             name, number, _ = (rows or seen)[0]
             stem = _stem(name) + (f"_{number}" if number >= 0 else "")
@@ -180,10 +156,10 @@ class Writer:
                 self._entries[key[0]] = _unique(f"{self._names[key]}_entries", taken)
 
     def _key(self, group: Sequence[Index]) -> tuple[int, ...]:
-        return tuple(self._find(index.atom) for index in group)
+        return tuple(self._ties.find(index.atom) for index in group)
 
     def _grouped(self, dim: Dimension, segment: Segment) -> list[tuple[Index, ...]]:
-        """Indices of a segment, adjacent FIXED ones as one, but for what segments share."""
+        """Groups the indices of a segment: adjacent FIXED ones are one, except where segments share some."""
         groups: list[tuple[Index, ...]] = []
         size, leads = 1, {segment.lead for segment in dim}
         for index in segment.indices:
@@ -195,53 +171,54 @@ class Writer:
         return groups
 
     def _is_size(self, segment: Segment, group: Sequence[Index]) -> bool:
-        """Whether FIXED indices are written as a number: kernels, and positions in a product with channels."""
+        """Returns whether FIXED indices are written as a number: kernels, and positions in a product with channels."""
         if not self._still(group[0]):
             return False
-        causes = [self._run.atoms.cause(index.atom) for index in group]
-        return len(group) < len(segment.indices) or all(c is not None and c.reason in _POSITIONS for c in causes)
+        causes = [self._ties.cause(index.atom) for index in group]
+        return len(group) < len(segment.indices) or all(c is not None and c.reason in POSITIONS for c in causes)
 
     # Dimensions.
 
     def _dims(self, name: str) -> tuple[Dim, ...]:
-        root = self._roots[name]
+        parameter = self._parameters[name]
         extra = self._constant_axes(name)
-        if (some := self._dead.get((name, (-1,)))) is not None and self._charges.still(root.dims[0]):
+        if (some := self._dead.get((name, (-1,)))) is not None and self._gauges.still(parameter.dims[0]):
             runs = self._runs(name, some)
             return (Sum(tuple(_one((length, *extra.get((0, 0), []))) for length, _ in runs)),)
-        parts = math.prod(map(len, root.dims))
-        apart = 0 < sum(own == name for own, _ in self._dead) < parts  # a part that does not matter is a piece
-        return tuple(
-            self._dim(dim, [extra.get((d, s), []) for s in range(len(dim))], apart) for d, dim in enumerate(root.dims)
-        )
+        parts = math.prod(map(len, parameter.dims))
+        apart = 0 < sum(other == name for other, _ in self._dead) < parts  # a part that does not matter is a piece
+        dims: list[Dim] = []
+        for d, dim in enumerate(parameter.dims):
+            constants = [extra.get((d, s), []) for s in range(len(dim))]
+            if len(dim) > 1 and self._gauges.still(dim) and not apart:
+                dims.append(_one((extent(dim), *constants[0])))
+            else:
+                factors = [(*self._factors(dim, s), *more) for s, more in zip(dim, constants, strict=True)]
+                dims.append(self._sum(dim, dim, factors))
+        return tuple(dims)
 
     def _runs(self, name: str, some: Ending) -> list[tuple[int, bool]]:
-        """Lengths of the parts of a vector, and whether each is dead, where some of its entries are."""
-        dead = torch.zeros(extent(self._roots[name].dims[0]), dtype=torch.bool)
+        """Returns the lengths of the parts of a vector of which some entries are dead, and whether each part is."""
+        dead = torch.zeros(extent(self._parameters[name].dims[0]), dtype=torch.bool)
         dead[some.places[0]] = True
         return [(len(list(run)), one) for one, run in itertools.groupby(dead.tolist())]
 
-    def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]], apart: bool) -> Dim:
-        if len(dim) > 1 and self._charges.still(dim) and not apart:
-            return _one((extent(dim), *extra[0]))
-        return self._sum(dim, dim, [(*self._factors(dim, s), *more) for s, more in zip(dim, extra, strict=True)])
-
     def _sum(self, dim: Dimension, segments: Dimension, parts: Sequence[Sequence[Axis | int]]) -> Dim:
-        """Some segments of a dimension, with the factors of each."""
+        """Writes some segments of a dimension, with the factors of each."""
         if len(segments) == 1:
             return _one(parts[0])
         lead = min(segment.lead for segment in segments[1:])
         ends = [0, *itertools.accumulate(map(len, blocks(segments, lead)))]
         sums = [self._sum(dim, segments[a:b], parts[a:b]) for a, b in itertools.pairwise(ends)]
-        own = [math.prod(index.size for index in group) for group in self._grouped(dim, segments[0])]
-        shared = sum(size <= lead for size in itertools.accumulate(own, operator.mul)) if lead > 1 else 0
+        factors = [math.prod(index.size for index in group) for group in self._grouped(dim, segments[0])]
+        shared = sum(size <= lead for size in itertools.accumulate(factors, operator.mul)) if lead > 1 else 0
         return Sum(tuple(sums), shared)
 
     def _factors(self, dim: Dimension, segment: Segment) -> Iterable[Axis | int]:
         if is_unit((segment,)):
             return (1,)
         factors: list[Axis | int] = []
-        entries: list[Axis | int] = []  # behind all others where segments share some: they are none of these
+        entries: list[Axis | int] = []  # after all others where segments share some: they are none of these
         for group in self._grouped(dim, segment):
             if self._is_size(segment, group):
                 factors.append(math.prod(index.size for index in group))
@@ -252,7 +229,7 @@ class Writer:
         return [*factors, *entries]
 
     def _axes(self, group: Sequence[Index]) -> Iterable[Axis]:
-        """The axis of indices that are one; where they are FIXED, and what acts on their entries is felt, that too."""
+        """Yields the axis of a group of indices, and a second one for what acts on its entries if they are FIXED."""
         u, name = min(group[0].sources), self._names[self._key(group)]
         charge = self._charge_of.get(u, (0,))
         if not self._fixed(group[0]):
@@ -260,22 +237,22 @@ class Writer:
             return
         yield Axis(name, self._flow(u))
         if any(charge):
-            yield Axis(self._entries[self._find(group[0].atom)], charge if len(charge) > 1 else charge[0])
+            yield Axis(self._entries[self._ties.find(group[0].atom)], charge if len(charge) > 1 else charge[0])
 
     def _constant_axes(self, name: str) -> dict[tuple[int, int], list[Axis]]:
-        """Axes on nodes of size 1: (dimension, segment) -> axes."""
-        found: dict[tuple[int, int], list[Axis]] = {}
-        numbers = {self._charges.pieces[n][1]: n for n in self._charges.numbers[name]}
-        rank = len(self._roots[name].dims)
-        for c, gauge in enumerate(self._charges.constants):
+        """Returns axes on nodes of size 1, by dimension and segment."""
+        axes: dict[tuple[int, int], list[Axis]] = {}
+        numbers = {self._gauges.pieces[n][1]: n for n in self._gauges.numbers[name]}
+        rank = len(self._parameters[name].dims)
+        for c, gauge in enumerate(self._gauges.constants):
             base = gauge.charges.get(numbers[(0,) * rank], 0)
-            for d, dim in enumerate(self._roots[name].dims):
+            for d, dim in enumerate(self._parameters[name].dims):
                 for s in range(len(dim)):
                     choice = tuple(s if n == d else 0 for n in range(rank))
                     q = gauge.charges.get(numbers[choice], 0) - (base if d else 0)
                     if q:
-                        found.setdefault((d, s), []).append(Axis(self._constants[c], q))
-        return found
+                        axes.setdefault((d, s), []).append(Axis(self._constants[c], q))
+        return axes
 
     # Nodes.
 
@@ -284,8 +261,8 @@ class Writer:
         hidden: dict[str, Node] = {}
         outputs: dict[str, Node] = {}
         for key, name in self._names.items():
-            cause = self._run.atoms.cause(key[0])
-            size = self._run.atoms.extent(key)
+            cause = self._ties.cause(key[0])
+            size = self._ties.atoms.extent(key)
             if cause is not None:
                 place = inputs if cause.reason == "input" else outputs if cause.reason == "output" else hidden
                 place[name] = Node((Symmetry.FIXED,), size)
@@ -296,74 +273,76 @@ class Writer:
             parent = self._parents.get(key[0])
             above = None if parent is None else self._names[(parent,)]
             hidden[name] = Node(tuple(gauge.symmetry for gauge in self._flowing[key[0]]), size, above)
-        for n, gauge in enumerate(self._charges.constants):
+        for n, gauge in enumerate(self._gauges.constants):
             hidden[self._constants[n]] = Node((gauge.symmetry,), 1)
         return inputs | hidden | outputs
 
     # What there is to say.
 
     def origin(self) -> Origin:
-        """Nodes, losses, dead parameters, unknown operators, and those for which the example is too short."""
+        """Returns nodes, losses, dead parameters, unknown operators, and those for which the example is too short."""
         operations: dict[int, dict[str, None]] = {}
-        for operation, values in self._found.operations:
+        for operation, values in self._ties.operations:
             for value in values:
                 for index in indices_of(value):
-                    operations.setdefault(self._find(index.atom), {})[operation] = None
+                    operations.setdefault(self._ties.find(index.atom), {})[operation] = None
         names = {name: key for key, name in self._names.items()}
         nodes = []
         for name, node in self.nodes.items():
             key = names.get(name, ())
-            tensors = tuple(dict.fromkeys(own for atom in key for _, own in self._uses.get(atom, ())))
+            tensors = tuple(dict.fromkeys(parameter for atom in key for _, parameter in self._uses.get(atom, ())))
             through = tuple(dict.fromkeys(op for atom in key for op in operations.get(atom, ())))
             nodes.append(NodeReport(name, node.size or 0, node.gauges, node.parent, tensors, through))
         dead = [Dead(name, "no operation reads it", True) for name in self._unused]
-        unknown, short = (tuple(dict.fromkeys(names)) for names in (self._found.unknown, self._run.short))
-        return Origin(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short)
+        ties = self._ties
+        unknown, short, probed = (tuple(dict.fromkeys(labels)) for labels in (ties.unknown, ties.short, ties.probed))
+        return Origin(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short, probed=probed)
 
     def _ignored(self) -> Iterable[Dead]:
-        """Parameters, or pieces of them, all of whose parts do not matter."""
+        """Yields parameters, or pieces of them, all of whose parts do not matter."""
         for name, dims in self.parameters.items():
             if (some := self._dead.get((name, (-1,)))) is not None and isinstance(dims[0], Sum):
                 dead = [n for n, (_, one) in enumerate(self._runs(name, some)) if one]
                 yield from (Dead(f"{name}[{n}]", some.reason, False) for n in dead)
                 continue
             endings: dict[str, list[Ending | None]] = {}
-            for choice in itertools.product(*(range(len(dim)) for dim in self._roots[name].dims)):
+            for choice in itertools.product(*(range(len(dim)) for dim in self._parameters[name].dims)):
                 piece = ",".join(str(n) for n, dim in zip(choice, dims, strict=True) if isinstance(dim, Sum))
                 endings.setdefault(f"{name}[{piece}]" if piece else name, []).append(self._dead.get((name, choice)))
-            for piece, found in endings.items():
-                if found[0] is not None and None not in found:
-                    yield Dead(piece, found[0].reason, False)
+            for piece, parts in endings.items():
+                if parts[0] is not None and None not in parts:
+                    yield Dead(piece, parts[0].reason, False)
 
     def _losses(self) -> Iterable[Loss]:
+        first_causes = self._equations.causes(0), self._equations.causes(2)
         for key, name in self._names.items():
-            cause = self._run.atoms.cause(key[0])
+            cause = self._ties.cause(key[0])
             if cause is not None:
                 yield Loss(name, "permutation", cause.operation, cause.reason)
                 continue
             node = self.nodes[name]
             for n, (symmetry, there) in enumerate((("scale", node.scales), ("sign", node.flips))):
-                causes = self._run.equations.causes[n]
+                causes = first_causes[n]
                 lost = [u for u, _ in self._uses[key[0]] if u in causes]
                 if there:  # of several gauges one may have what another has lost
-                    gone = self._charges.lost(key[0], 2 * n) if len(node.gauges) > 1 and lost else set()
+                    gone = self._gauges.lost(key[0], 2 * n) if len(node.gauges) > 1 and lost else set()
                     lost = [u for u in lost if u in gone]
-                for found in list(dict.fromkeys(causes[u] for u in lost))[:_MOST_LOSSES]:
-                    yield Loss(name, symmetry, found.operation, found.reason)
+                for operation, reason in list(dict.fromkeys(causes[u] for u in lost))[:_MOST_LOSSES]:
+                    yield Loss(name, symmetry, operation, reason)
 
 
 def _stem(parameter: str) -> str:
-    """The name of a node whose rows a parameter has: ``layer1.0.conv1.weight`` -> ``layer1_0_conv1``."""
-    own = re.sub(r"\.parametrizations\.(\w+)\.original\d*$", r".\1", "." + parameter)
-    own = re.sub(r"[._](weight|bias)(_[gv])?$", "", own).strip(".")
-    own = re.sub(r"\W", "_", own)
-    if not own:
+    """Returns the name of a node whose rows a parameter has: ``layer1.0.conv1.weight`` -> ``layer1_0_conv1``."""
+    stem = re.sub(r"\.parametrizations\.(\w+)\.original\d*$", r".\1", "." + parameter)
+    stem = re.sub(r"[._](weight|bias)(_[gv])?$", "", stem).strip(".")
+    stem = re.sub(r"\W", "_", stem)
+    if not stem:
         return "h"
-    return own if own.isidentifier() else f"layer{own}"
+    return stem if stem.isidentifier() else f"layer{stem}"
 
 
 def _unique(stem: str, taken: set[str]) -> str:
-    """A name that is not taken, from now on it is."""
+    """Returns a name that is not taken, and takes it."""
     name, n = stem, 2
     while name in taken:
         name, n = f"{stem}_{n}", n + 1
@@ -372,6 +351,6 @@ def _unique(stem: str, taken: set[str]) -> str:
 
 
 def _one(factors: Sequence[Axis | int]) -> Part:
-    """Factors as a dimension; a 1 beside others is none."""
+    """Returns factors as a dimension, without a 1 beside others."""
     kept = [f for f in factors if f != 1] or [1]
     return kept[0] if len(kept) == 1 else tuple(kept)

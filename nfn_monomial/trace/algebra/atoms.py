@@ -14,12 +14,12 @@ Factor = TypeVar("Factor")
 
 
 class Product(NamedTuple):
-    """A row-major product in a sum of such.
+    """A row-major product, as one term of a sum.
 
     Attributes:
         factors: atoms, or their sizes.
-        lead: size of the leading factors that it shares with the product in front of it: it stands beside that in each
-            of their items; behind it, where that is 1.
+        lead: size of the leading factors that it shares with the product before it: it stands beside that in each of
+            their items; after it, where that is 1.
     """
 
     factors: tuple[int, ...]
@@ -33,13 +33,13 @@ Structure: TypeAlias = tuple[Product, ...]
 def row_major(
     sums: Iterable[Iterable[tuple[tuple[Factor, ...], int]]], extent: Callable[[tuple[Factor, ...]], int]
 ) -> list[tuple[tuple[Factor, ...], int]]:
-    """The row-major product of sums of products, as one: ``(a + b) (c + d)`` is ``ac``, beside it ``ad``, and so on."""
+    """Multiplies sums of products out, row-major: ``(a + b) (c + d)`` is ``ac``, beside it ``ad``, and so on."""
     whole: list[tuple[tuple[Factor, ...], int]] = [((), 1)]
     for parts in sums:
         whole = [
-            ((*left, *right), extent(left) * own if n else lead)
+            ((*left, *right), extent(left) * beside if n else lead)
             for left, lead in whole
-            for n, (right, own) in enumerate(parts)
+            for n, (right, beside) in enumerate(parts)
         ]
     return whole
 
@@ -61,14 +61,14 @@ class Atoms:
         self._bound: dict[int, Structure] = {}
 
     def new(self, size: int, fixed: Cause | None = None) -> int:
-        """A new atom."""
+        """Returns a new atom."""
         self._parent.append(len(self._parent))
         self._size.append(size)
         self._fixed.append(fixed)
         return len(self._parent) - 1
 
     def find(self, atom: int) -> int:
-        """The atom that stands for its class."""
+        """Returns the atom that stands for its class."""
         parent = self._parent
         while parent[atom] != atom:
             parent[atom] = parent[parent[atom]]
@@ -76,19 +76,19 @@ class Atoms:
         return atom
 
     def size(self, atom: int) -> int:
-        """Its number of indices."""
+        """Returns its number of indices."""
         return self._size[atom]
 
     def cause(self, atom: int) -> Cause | None:
-        """Why its class is FIXED; None where it is not."""
+        """Returns why its class is FIXED; None where it is not."""
         return self._fixed[self.find(atom)]
 
     def is_bound(self, atom: int) -> bool:
-        """Whether its class consists of finer atoms."""
+        """Returns whether its class consists of finer atoms."""
         return self.find(atom) in self._bound
 
     def bind(self, atom: int, *structure: Product) -> None:
-        """Say what a class consists of; once."""
+        """Says what a class consists of; once."""
         root = self.find(atom)
         assert root not in self._bound, "a class is bound once, its parts are bound after that"
         self._bound[root] = structure
@@ -96,7 +96,7 @@ class Atoms:
             self._fix_parts(root, cause)
 
     def fix(self, atom: int, cause: Cause) -> None:
-        """No permutation may act on its class: the first cause stays."""
+        """Lets no permutation act on its class: the first cause stays."""
         root = self.find(atom)
         if self._fixed[root] is None:
             self._fixed[root] = cause
@@ -108,7 +108,7 @@ class Atoms:
                 self.fix(part, cause)
 
     def unite(self, a: int, b: int) -> None:
-        """Tie two atoms of one size, of which at most one is bound."""
+        """Ties two atoms of one size, of which at most one is bound."""
         a, b = self.find(a), self.find(b)
         if a == b:
             return
@@ -122,19 +122,19 @@ class Atoms:
             self.fix(a, cause)
 
     def leaves(self, atom: int) -> Structure:
-        """What an atom consists of in the end: a sum of products of atoms that are not bound."""
+        """Returns an atom as a sum of products of atoms that are not bound."""
         root = self.find(atom)
         if root not in self._bound:
             return (Product((root,)),)
         return self.sum(self._bound[root])
 
     def sum(self, products: Sequence[Product]) -> Structure:
-        """Products of atoms taken apart, one behind the other or side by side.
+        """Returns a sum of products of atoms with all atoms taken apart.
 
         An atom that is a sum stays whole and FIXED in what several of them share, which has to be of one piece, and
         where all its parts are FIXED.
         """
-        found: list[Product] = []
+        total: list[Product] = []
         for product, behind in zip(products, (*products[1:], Product(())), strict=True):
             parts: list[Structure] = []
             for n, factor in enumerate(product.factors):
@@ -143,11 +143,17 @@ class Atoms:
                     self.fix(factor, Cause("", "a concatenation inside of what others share"))
                     parts[-1] = (Product((self.find(factor),)),)
             (first, _), *rest = row_major(parts, self.extent)
-            found += [Product(first, product.lead), *(Product(*part) for part in rest)]
-        return tuple(found)
+            total += [Product(first, product.lead), *(Product(*part) for part in rest)]
+        return tuple(total)
 
     def whole(self, parts: Sequence[tuple[tuple[int, ...], int]], before: tuple[int, ...], shared: int) -> bool:
-        """Whether an atom of these parts stays whole, behind other factors in a product of which so much is shared."""
+        """Returns whether an atom of these parts stays whole, after other factors of a product.
+
+        Args:
+            parts: sums of products that it consists of.
+            before: the factors before it.
+            shared: size of the leading factors that the product shares with others.
+        """
         atoms = [self.find(atom) for factors, _ in parts for atom in factors]
         apart = len(set(atoms)) == len(atoms)  # of what parts share nobody knows yet whose operation fixed it
         fixed = apart and all(map(self.cause, atoms or before[-1:]))  # single entries are as what they are in
@@ -155,9 +161,9 @@ class Atoms:
         return len(parts) > 1 and (size < shared or (size > 1 and fixed))
 
     def sizes(self, structure: Structure) -> Structure:
-        """The same with sizes in place of atoms."""
+        """Returns a sum of products of sizes, in place of atoms."""
         return tuple(Product(tuple(self._size[a] for a in product.factors), product.lead) for product in structure)
 
     def extent(self, factors: tuple[int, ...]) -> int:
-        """Number of indices of a product."""
+        """Returns the number of indices of a product."""
         return math.prod(self._size[atom] for atom in factors)

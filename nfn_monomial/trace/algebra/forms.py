@@ -1,4 +1,4 @@
-"""Log-scales and signs of values as linear forms in unknowns, and the equations between them.
+"""Log-scales and signs of values, as linear forms in unknowns.
 
 A parameter ``W`` whose entries are acted on as ``W_jk -> exp(s_j + s'_k + c) (-1)^(t_j + t'_k + c') W_jk`` has the
 unknowns ``s, t`` and ``s', t'``, one for each index of an axis, and ``c, c'``. Scales are forms over the integers (the
@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from .atoms import Cause
-
 Scale: TypeAlias = Mapping[int, int | Fraction]
 Sign: TypeAlias = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one axis of a value, or all of it, is acted on: unknown -> coefficient, and the unknowns of odd sign."""
+    """Action on one axis of a value, or on all of it: unknown -> coefficient, and the unknowns of odd sign."""
 
     scale: Scale
     sign: Sign
@@ -36,7 +34,7 @@ class Form:
         return Form(_sum(self.scale, other.scale, -1), self.sign ^ other.sign)
 
     def power(self, exponent: int | Fraction) -> Form:
-        """Of ``x ** exponent``; a fraction's sign has to be none, which the caller demands."""
+        """Returns the form of ``x ** exponent``; for a fraction the caller demands that there is no sign."""
         if self is ZERO or exponent == 1:
             return self
         scale = {u: q * exponent for u, q in self.scale.items()} if exponent else {}
@@ -45,11 +43,11 @@ class Form:
 
     @property
     def unknowns(self) -> frozenset[int]:
-        """All that it is made of."""
+        """All unknowns in it."""
         return self.sign.union(self.scale)
 
     def kept(self, *, scale: bool = True, sign: bool = True) -> Form:
-        """The same without its scale, or without its sign."""
+        """Returns the form without its scale, or without its sign."""
         if self is ZERO or (scale and sign):
             return self
         return Form(self.scale if scale else {}, self.sign if sign else frozenset()) if scale or sign else ZERO
@@ -59,7 +57,7 @@ ZERO = Form({}, frozenset())
 
 
 def unknown(number: int) -> Form:
-    """One unknown."""
+    """Returns the form that is one unknown."""
     return Form({number: 1}, frozenset((number,)))
 
 
@@ -74,32 +72,3 @@ def _sum(a: Scale, b: Scale, factor: int) -> Scale:
         else:
             del total[u]
     return total
-
-
-class Equations:
-    """What operations demand: forms that are 0, each with the operation that demands it.
-
-    Attributes:
-        scales: forms of log-scales.
-        signs: forms of sign bits.
-        costs: places of those of either that an operation wants to vanish because of what it computes.
-        causes: of an unknown, the first operation that wants a form with it to vanish because of what it computes, not
-            because two things are added: for the report. One for scales, one for signs.
-    """
-
-    def __init__(self) -> None:
-        self.scales: list[Scale] = []
-        self.signs: list[Sign] = []
-        self.costs: tuple[set[int], set[int]] = (set(), set())
-        self.causes: tuple[dict[int, Cause], dict[int, Cause]] = ({}, {})
-
-    def demand(self, form: Form, cause: Cause | None = None) -> None:
-        """``form = 0``."""
-        kinds = zip((self.scales, self.signs), (form.scale, form.sign), self.causes, self.costs, strict=True)
-        for forms, own, causes, costs in kinds:
-            if own and cause:
-                costs.add(len(forms))  # type: ignore[arg-type]
-            if own:
-                forms.append(own)  # type: ignore[attr-defined]
-            for u in own if cause else ():
-                causes.setdefault(u, cause)  # type: ignore[arg-type]

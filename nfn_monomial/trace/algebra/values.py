@@ -25,7 +25,7 @@ class Index(NamedTuple):
         size: of the atom.
         token: a number of its own, which stays with it from value to value as long as it is the same index.
         form: how it is acted on.
-        sources: of a parameter that nothing but parameters and constants has met yet, the unknowns of its axis.
+        sources: the unknowns of its axis, for a parameter that only parameters and constants have met so far.
     """
 
     atom: int
@@ -38,8 +38,8 @@ class Index(NamedTuple):
 class Segment(NamedTuple):
     """A product of indices, with the part of the form that is constant on it.
 
-    ``lead`` is the size of the leading indices in each of which it stands beside the segment in front of it, as keys
-    beside queries in every head; 1 where it stands behind all of that.
+    ``lead`` is the size of the leading indices in each of which it stands beside the segment before it, such as keys
+    beside queries in every head; 1 where it comes after all of that.
     """
 
     indices: tuple[Index, ...]
@@ -67,8 +67,8 @@ class Value:
         zero: whether all entries are 0: any form is its form.
         data: the entries of a constant.
         inert: whether it depends on inputs and constants alone, so that nothing acts on it.
-        along: of positions of entries, the dimension that they count along. They move with it, so that only what
-            knows of it may read them.
+        along: the dimension along which positions of entries count, for a value that holds such positions. They move
+            with that dimension, so only operations that know of it may read them.
     """
 
     dims: tuple[Dimension, ...]
@@ -85,21 +85,21 @@ class Value:
         return tuple(map(extent, self.dims))
 
     def at(self, dim: int) -> int:
-        """A dimension's position, where it may be given from behind."""
+        """Returns the position of a dimension that may be counted from the end."""
         return dim % max(len(self.dims), 1)
 
     def put(self, start: int, stop: int, *dims: Dimension) -> Value:
-        """The same with other dimensions in place of those from ``start`` to ``stop``."""
+        """Returns the value with other dimensions in place of those from ``start`` to ``stop``."""
         return replace(self, dims=(*self.dims[:start], *dims, *self.dims[stop:]))
 
     def over(self, dims: Iterable[Dimension], const: Form | None = None) -> Value:
-        """The same entries, moved about or summed, over other dimensions."""
-        return value(dims, self.const if const is None else const, raw=self.raw, zero=self.zero)
+        """Returns the same entries, moved about or summed, over other dimensions."""
+        return value_of(dims, self.const if const is None else const, raw=self.raw, zero=self.zero)
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A concatenation of values along ``dim`` whose other dimensions need not be alike, as queries, keys and values."""
+    """A concatenation of values along ``dim`` whose other dimensions need not be alike: queries, keys and values."""
 
     parts: tuple[Value, ...]
     dim: int
@@ -111,14 +111,14 @@ class Bundle:
         return (*first[: self.dim], whole, *first[self.dim + 1 :])
 
 
-def value(
+def value_of(
     dims: Iterable[Dimension],
     const: Form = ZERO,
     *,
     raw: bool = False,
     zero: bool = False,
 ) -> Value:
-    """A value; the constants of dimensions of one segment are moved to its own."""
+    """Returns a value; the constants of dimensions of one segment are moved to its own."""
     kept = []
     for dim in dims:
         if len(dim) == 1 and dim[0].const is not ZERO:
@@ -129,45 +129,45 @@ def value(
 
 
 def extent(dim: Dimension) -> int:
-    """Size of a dimension."""
+    """Returns the size of a dimension."""
     return sum(segment.size for segment in dim)
 
 
 def sizes(dim: Dimension) -> Structure:
-    """What a dimension is made of, as sizes."""
+    """Returns a dimension as a sum of products of sizes."""
     return tuple(Product(tuple(index.size for index in segment.indices), segment.lead) for segment in dim)
 
 
 def blocks(dim: Dimension, lead: int = 1) -> list[Dimension]:
-    """A dimension as the concatenation, in every item of its leading indices of that size, of what shares more."""
-    found: list[Dimension] = []
+    """Returns the parts that a dimension is a concatenation of in every item of its leading indices of that size."""
+    parts: list[Dimension] = []
     for segment in dim:
-        found = [*found, (segment,)] if segment.lead <= lead else [*found[:-1], (*found[-1], segment)]
-    return found
+        parts = [*parts, (segment,)] if segment.lead <= lead else [*parts[:-1], (*parts[-1], segment)]
+    return parts
 
 
 def is_unit(dim: Dimension) -> bool:
-    """Whether its size is 1."""
+    """Returns whether the size of a dimension is 1."""
     return len(dim) == 1 and not dim[0].indices
 
 
 def indices(dim: Dimension) -> list[Index]:
-    """All indices of a dimension."""
+    """Returns all indices of a dimension."""
     return [index for segment in dim for index in segment.indices]
 
 
-def indices_of(found: Value) -> list[Index]:
-    """All indices of a value."""
-    return [index for dim in found.dims for index in indices(dim)]
+def indices_of(x: Value) -> list[Index]:
+    """Returns all indices of a value."""
+    return [index for dim in x.dims for index in indices(dim)]
 
 
 def changed(dim: Dimension, change: Callable[[Index], Index]) -> Dimension:
-    """The same with other indices."""
+    """Returns a dimension with other indices."""
     return tuple(segment._replace(indices=tuple(map(change, segment.indices))) for segment in dim)
 
 
 def formed(dims: Sequence[Dimension], change: Callable[[Form], Form]) -> tuple[Dimension, ...]:
-    """The same with other forms on all indices and constants."""
+    """Returns dimensions with other forms on all indices and constants."""
     return tuple(
         tuple(Segment(tuple(i._replace(form=change(i.form)) for i in s.indices), change(s.const), s.lead) for s in dim)
         for dim in dims
@@ -175,7 +175,7 @@ def formed(dims: Sequence[Dimension], change: Callable[[Form], Form]) -> tuple[D
 
 
 def product(a: Dimension, b: Dimension) -> Dimension:
-    """A dimension of a product of two values: forms add up."""
+    """Returns a dimension of the product of two values: their forms add up."""
     if is_unit(a) or is_unit(b):
         return b if is_unit(a) else a
     return tuple(
@@ -192,5 +192,5 @@ def product(a: Dimension, b: Dimension) -> Dimension:
 
 
 def settled(dim: Dimension) -> Dimension:
-    """The same of what is no longer a parameter as such."""
+    """Returns a dimension of what is no longer a parameter as such."""
     return changed(dim, lambda index: index._replace(sources=frozenset()))

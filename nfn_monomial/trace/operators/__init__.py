@@ -1,15 +1,14 @@
 """Rules of operators, in one table; the modules are pages of it."""
 
 from . import attention, indices, linear, normalise, pointwise, recurrent, reduce, shape, spectral
-from .normalise import MOVING
-from .table import OPERATORS, Entry, Rule, register_operator, short
+from .table import OPERATORS, Entry, Rule, entry_of, register_operator, ruled, short
 
 __all__ = [
-    "MOVING",
     "OPERATORS",
     "Entry",
     "Rule",
     "attention",
+    "entry_of",
     "indices",
     "linear",
     "normalise",
@@ -17,6 +16,7 @@ __all__ = [
     "recurrent",
     "reduce",
     "register_operator",
+    "ruled",
     "shape",
     "short",
     "spectral",

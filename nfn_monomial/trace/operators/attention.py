@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.trace.algebra.moves import Run
+from nfn_monomial.trace.algebra.run import Run
 from nfn_monomial.trace.algebra.values import UNIT, Value
 
 from .reduce import softmax
@@ -28,7 +28,7 @@ def _attention(
 ) -> Value:
     if causal:
         for side in (q, k):
-            run.fix(run.resolve(side.dims[-2]), "causal mask")
+            run.sets.fix(run.sets.resolve(side.dims[-2]), "causal mask")
     return _attended(run, q, k, v, mask, grouped=bool(options.get("enable_gqa")))
 
 
@@ -37,9 +37,9 @@ def _flex_attention(
     run: Run, q: Value, k: Value, v: Value, score: fx.GraphModule, mask: Sequence[Any], *rest: Any
 ) -> Value:
     """With functions of scores and their places, of which all is known if they change none."""
-    for found in pytree.tree_leaves(rest, is_leaf=lambda found: isinstance(found, Value)):
-        if isinstance(found, Value):
-            run.placeholder(found, "read by a function of scores")
+    for read in pytree.tree_leaves(rest, is_leaf=lambda leaf: isinstance(leaf, Value)):
+        if isinstance(read, Value):
+            run.pin(read, "read by a function of scores")
     changed, masked = not _gives(score, _first), not _gives(mask[-1], _all)
     if changed or masked:
         for side in (q, k):  # batch, heads, places
@@ -53,12 +53,12 @@ def _gives(function: fx.GraphModule, known: Callable[[fx.Node], bool]) -> bool:
 
 
 def _first(out: fx.Node) -> bool:
-    """Whether it is the first argument."""
+    """Returns whether an output is the first argument."""
     return out is next(iter(out.graph.nodes))
 
 
 def _all(out: fx.Node) -> bool:
-    """Whether it is true everywhere."""
+    """Returns whether an output is true everywhere."""
     return str(out.target).startswith("aten.new_ones") or (
         str(out.target).startswith(("aten.full", "aten.new_full")) and out.args[-1] is True
     )

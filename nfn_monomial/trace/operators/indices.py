@@ -8,36 +8,32 @@ from typing import Any
 
 import torch
 
-from nfn_monomial.trace.algebra.ledger import OpaqueError
-from nfn_monomial.trace.algebra.moves import Run
+from nfn_monomial.trace.algebra.run import OpaqueError, Run
 from nfn_monomial.trace.algebra.values import UNIT, Bundle, Dimension, Value, extent
 from nfn_monomial.trace.algebra.values import indices as indices_of
 
 from .shape import sliced
 from .table import operator
 
-_LARGEST = 2  # of a bag's rows: torch's number of that mode
+_LARGEST = 2  # torch's number of the mode that takes the largest entry of each column in a bag
 
 
 def _counts(run: Run, index: Value, dim: Dimension) -> bool:
-    """Whether positions move with what they count along, and may count along this: one permutation does for both then.
-
-    Nothing may act on others.
-    """
+    """Ties a dimension to the one that positions count along, if they may; else nothing may act on these."""
     if index.along is None or extent(index.along) != extent(dim):
-        run.placeholder(index, "an index")
+        run.pin(index, "an index")
         return False
-    run.align(dim, index.along)
+    run.sets.align(dim, index.along)
     return True
 
 
 def _picked(run: Run, x: Value, dim: int, index: Value) -> Value:
-    """Entries at positions that count along them."""
+    """Returns entries at positions that count along them."""
     rows = run.settle(run.reduce(x, (dim,), reason="looked up"), +1)
-    return run.note(rows.put(dim, dim, *run.resolved(index).dims))
+    return run.note(rows.put(dim, dim, *run.sets.resolved(index).dims))
 
 
-@operator("index", bundles=True, linear=True)
+@operator("index", bundles=True, linear=True, family="look-up", positions="followed")
 def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundle:
     indices = [index if index is None else run.joined(index) for index in indices]
     (at, index), *more = [(at, index) for at, index in enumerate(indices) if index is not None]
@@ -49,18 +45,18 @@ def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundl
         return _picked(run, x, at, index)
     for index in indices:
         if index is not None:
-            run.placeholder(index, "an index")
+            run.pin(index, "an index")
     chosen = _indexed(len(x.dims), indices, len(run.shape))
     rows = run.without(x, chosen, "looked up")
     new = len(run.shape) - len(rows.dims)
     adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen))) if chosen else True
     at = chosen[0] if chosen and adjacent else 0
-    places = [run.fresh(n, "looked up") for n in run.shape[at : at + new]]
+    places = [run.sets.fresh(n, "looked up") for n in run.shape[at : at + new]]
     return run.note(rows.put(at, at, *places))
 
 
 def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[int]:
-    """Dimensions that are indexed: a mask, alone, has as many as it has itself, and makes one of them."""
+    """Returns the dimensions that are indexed: a mask, alone, indexes as many as it has, and makes one of them."""
     chosen = [n for n, index in enumerate(indices) if index is not None]
     masked = len(indices[chosen[0]].dims) if chosen else 0  # type: ignore[union-attr]
     new = max((len(index.dims) for index in indices if index is not None), default=0)
@@ -69,7 +65,7 @@ def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[in
     return chosen
 
 
-@operator("index_select", linear=True)
+@operator("index_select", linear=True, family="look-up", positions="followed")
 def _index_select(run: Run, x: Value, dim: int, index: Value) -> Value:
     if _counts(run, index, x.dims[x.at(dim)]):
         return _picked(run, x, x.at(dim), index)
@@ -77,20 +73,20 @@ def _index_select(run: Run, x: Value, dim: int, index: Value) -> Value:
 
 
 def _counting(run: Run, index: Value, x: Value, dim: int) -> Value:
-    """The same index; what it counts along, if that is no such dimension, stays as it is, and so may be any other."""
+    """Returns an index without what it counts along, if that is no such dimension: this stays as it is then."""
     if index.along is not None and extent(index.along) != x.shape[dim]:
-        run.fix(index.along, "an index")
+        run.sets.fix(index.along, "an index")
         index = replace(index, along=None)
-    return run.resolved(index)
+    return run.sets.resolved(index)
 
 
-def _told_apart(run: Run, x: Value, index: Value, dim: int) -> Value:
-    """What an index with as many dimensions tells apart along one of them: both move together in all others."""
+def _apart_by(run: Run, x: Value, index: Value, dim: int) -> Value:
+    """Lets a value and an index of as many dimensions move together in all but one, and those read in part."""
     run.vanish(index, reason="an index")
-    x, index = run.resolved(x), _counting(run, index, x, dim)
+    x, index = run.sets.resolved(x), _counting(run, index, x, dim)
     parts = [n for n, size in enumerate(index.shape) if n == dim or size != x.shape[n]]  # those it reads in part, too
     if index.along is not None:
-        run.align(x.dims[dim], index.along)
+        run.sets.align(x.dims[dim], index.along)
     apart = parts if index.along is None else [n for n in parts if n != dim]
     x = run.even(run.placed(x, apart, "looked up"), parts, reason="looked up")
     run.placed(index, [n for n in parts if n != dim], "looked up")
@@ -100,34 +96,34 @@ def _told_apart(run: Run, x: Value, index: Value, dim: int) -> Value:
     return replace(x, dims=tuple(x.dims[n] if n in parts else d for n, d in enumerate(rest.dims)), data=None)
 
 
-@operator("gather", linear=True)
+@operator("gather", linear=True, positions="followed")
 def _gather(run: Run, x: Value, dim: int, index: Value, **_: Any) -> Value:
-    found = _told_apart(run, x, index, x.at(dim))
+    at, apart = x.at(dim), _apart_by(run, x, index, x.at(dim))
     dims = [
-        own if n != x.at(dim) and extent(own) == extent(other) else other
-        for n, (own, other) in enumerate(zip(found.dims, run.resolved(index).dims, strict=True))
+        entries if n != at and extent(entries) == extent(places) else places
+        for n, (entries, places) in enumerate(zip(apart.dims, run.sets.resolved(index).dims, strict=True))
     ]
-    return run.note(found.over(dims))
+    return run.note(apart.over(dims))
 
 
-@operator("one_hot")
+@operator("one_hot", positions="followed")
 def _one_hot(run: Run, index: Value, count: int = -1) -> Value:
-    codes = run.fresh(run.shape[-1])
+    codes = run.sets.fresh(run.shape[-1])
     if not _counts(run, index, codes):
         return run.inert(run.shape, "one-hot codes")
-    return run.note(index.over((*index.dims, run.resolve(codes))))
+    return run.note(index.over((*index.dims, run.sets.resolve(codes))))
 
 
-@operator("embedding", linear=True)
+@operator("embedding", linear=True, family="look-up", positions="followed")
 def _embedding(run: Run, weight: Value, places: Value, *_: Any) -> Value:
     if _counts(run, places, weight.dims[0]):
         return _picked(run, weight, 0, places)
-    run.fix(run.resolve(weight.dims[0]), "looked up")
-    for index in indices_of(run.resolve(weight.dims[0])):
+    run.sets.fix(run.sets.resolve(weight.dims[0]), "looked up")
+    for index in indices_of(run.sets.resolve(weight.dims[0])):
         for source in index.sources:
             run.flows.setdefault(source, -1)
     rows = run.settle(run.reduce(weight, (0,), reason="looked up"), +1)
-    return run.note(rows.put(0, 0, *(run.fresh(n, "position") for n in places.shape)))
+    return run.note(rows.put(0, 0, *(run.sets.fresh(n, "position") for n in places.shape)))
 
 
 @operator("embedding_bag")
@@ -142,8 +138,8 @@ def _embedding_bag(
     factors: Value | None = None,
     *_: Any,
 ) -> Value:
-    for found in (indices, offsets):
-        run.placeholder(found, "an index")
+    for places in (indices, offsets):
+        run.pin(places, "an index")
     rows = _embedding(run, weight, run.inert(run.shape[:1]))
     if factors is not None:
         rows = run.multiply(rows, run.reduce(run.placed(factors, (0,), "looked up"), None))
@@ -158,7 +154,7 @@ def _embedding_bag(
 def _into(
     run: Run, x: Value, source: Value | float, dims: Sequence[int], reduction: str | None, *, still: bool = True
 ) -> Value:
-    """What is written along dimensions: to positions that stay, or move with what they count along."""
+    """Writes along dimensions, to positions that stay, or move with what they count along."""
     x = run.placed(x, dims if still else (), "written by position")
     x = run.even(x, dims, reason="written by position")
     if isinstance(source, Value) and len(source.dims) == len(x.dims):
@@ -171,7 +167,7 @@ def _into(
     return run.unary(out, "any", reason="a product") if reduction in ("prod", "multiply") else out
 
 
-@operator("index_add", "index_copy", "index_fill", "index_reduce")
+@operator("index_add", "index_copy", "index_fill", "index_reduce", positions="followed")
 def _index_add(
     run: Run, x: Value, dim: int, index: Value, source: Any, reduction: str | None = None, **_: Any
 ) -> Value:
@@ -179,25 +175,25 @@ def _index_add(
     return _into(run, x, source, (x.at(dim),), reduction, still=still)
 
 
-@operator("scatter", "scatter_add", "scatter_reduce")
+@operator("scatter", "scatter_add", "scatter_reduce", positions="followed")
 def _scatter(
     run: Run, x: Value, dim: int, index: Value, source: Any, reduction: str | None = None, **options: Any
 ) -> Value:
     at = x.at(dim)
-    run.fix(run.resolve(index.dims[at]), "an index")
+    run.sets.fix(run.sets.resolve(index.dims[at]), "an index")
     index = _counting(run, index, x, at)
-    x = _told_apart(run, x, index, at)
+    x = _apart_by(run, x, index, at)
     if isinstance(source, Value):  # its entries lie beside those of the index
-        source = _told_apart(run, source, replace(index, along=None), at)
+        source = _apart_by(run, source, replace(index, along=None), at)
     return _into(run, x, source, (at,), options.get("reduce", reduction), still=index.along is None)
 
 
-@operator("index_put")
+@operator("index_put", positions="followed")
 def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False) -> Value:
     chosen = [n for n, index in enumerate(indices) if index is not None]
     moving = len(chosen) == 1 and _counts(run, indices[chosen[0]], x.dims[chosen[0]])  # type: ignore[arg-type]
     for n in () if moving else chosen:
-        run.placeholder(indices[n], "an index")  # type: ignore[arg-type]
+        run.pin(indices[n], "an index")  # type: ignore[arg-type]
     new = max(len(index.dims) for index in indices if index is not None)
     if len(chosen) == 1 and new > 1:  # a mask, perhaps
         if chosen[0]:

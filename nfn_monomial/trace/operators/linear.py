@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nfn_monomial.trace.algebra.ledger import OpaqueError
-from nfn_monomial.trace.algebra.moves import Run
+from nfn_monomial.trace.algebra.run import OpaqueError, Run
 from nfn_monomial.trace.algebra.values import UNIT, Value
 
 from .table import operator
@@ -16,7 +15,7 @@ from .table import operator
 _LETTERS = string.ascii_letters
 
 
-@operator("linear")
+@operator("linear", bias=(2, -1))
 def linear(run: Run, x: Value, weight: Value, bias: Value | None = None) -> Value:
     """``x W^T + b``."""
     x = run.settle(x, +1)
@@ -26,18 +25,24 @@ def linear(run: Run, x: Value, weight: Value, bias: Value | None = None) -> Valu
     return out if bias is None else run.add(out, bias)
 
 
-@operator("matmul", "mm", "bmm", "mv", "dot", "vdot")
+@operator("matmul", "mm", "bmm", "mv", "dot", "vdot", family="matrix product")
 def matmul(run: Run, a: Value, b: Value, *_: Any) -> Value:
     """``a b``, leading dimensions broadcast."""
-    batch = max(len(a.dims), len(b.dims), 2) - 2
-    shared = _LETTERS[3 : 3 + batch]
-    left = "a" if len(a.dims) == 1 else shared[batch - (len(a.dims) - 2) :] + "ba"
-    right = "a" if len(b.dims) == 1 else shared[batch - (len(b.dims) - 2) :] + "ac"
-    out = shared + ("b" if len(a.dims) > 1 else "") + ("c" if len(b.dims) > 1 else "")
+    left, right, out = letters_of_product(len(a.dims), len(b.dims))
     return run.contract(a, left, b, right, out)
 
 
-@operator("addmm", "addmv", "baddbmm", "addbmm")
+def letters_of_product(left: int, right: int) -> tuple[str, str, str]:
+    """Returns a matrix product of tensors of so many dimensions as an einsum: letters of both, and of the output."""
+    batch = max(left, right, 2) - 2
+    shared = _LETTERS[3 : 3 + batch]
+    rows, columns = "b" * (left > 1), "c" * (right > 1)
+    first, second = (shared[batch - max(rank - 2, 0) :] for rank in (left, right))
+    return first + rows + "a", second + "a" + columns, shared + rows + columns
+
+
+@operator("addmm", bias=(0, -1))
+@operator("addmv", "baddbmm", "addbmm")
 def _addmm(run: Run, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1) -> Value:
     summed = len(a.dims) > len(run.shape) > 1  # addbmm sums over the batch
     out = run.contract(a, "xba", b, "xac", "bc") if summed else matmul(run, a, b)
@@ -54,24 +59,24 @@ def _bilinear(run: Run, a: Value, b: Value, weight: Value, bias: Value | None = 
 
 @operator("einsum")
 def _einsum(run: Run, equation: str, operands: Sequence[Value], **_: Any) -> Value:
-    inputs, out = _spelled(equation.replace(" ", ""), [len(found.dims) for found in operands])
+    inputs, out = spelled(equation.replace(" ", ""), [len(x.dims) for x in operands])
     if any(len(set(letters)) < len(letters) for letters in inputs):
         raise OpaqueError("einsum along a diagonal")
-    found, letters = operands[0], inputs[0]
+    x, letters = operands[0], inputs[0]
     for n, (other, right) in enumerate(zip(operands[1:], inputs[1:], strict=True), start=2):
         later = out + "".join(inputs[n:])
         kept = "".join(dict.fromkeys(c for c in letters + right if c in later)) if n < len(inputs) else out
-        found, letters = run.contract(found, letters, other, right, kept), kept
+        x, letters = run.contract(x, letters, other, right, kept), kept
     if len(operands) == 1:
         gone = [n for n, c in enumerate(letters) if c not in out]
-        found = run.reduce(found, gone) if gone else found
+        x = run.reduce(x, gone) if gone else x
         rest = [c for c in letters if c in out]
-        found = found.over([found.dims[rest.index(c)] for c in out])
-    return found
+        x = x.over([x.dims[rest.index(c)] for c in out])
+    return x
 
 
-def _spelled(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Letters of every operand and of the output, an ellipsis as letters of its own."""
+def spelled(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Returns the letters of every operand and of the output, an ellipsis as letters of its own."""
     left, arrow, out = equation.partition("->")
     inputs = left.split(",")
     spare = [c for c in reversed(_LETTERS) if c not in equation]
@@ -101,25 +106,29 @@ def _convolved(run: Run, x: Value, weight: Value, bias: Value | None, groups: in
         parts = run.contract(x, lead + "gi", kernel, "gio" if transposed else "goi", lead + "go")
         out = run.viewed(parts, (*parts.shape[: len(lead)], parts.shape[-1] * groups))
     rank = len(out.dims)
-    out = run.note(out.put(rank, rank, *(run.fresh(n, "position") for n in run.shape[rank:])))
+    out = run.note(out.put(rank, rank, *(run.sets.fresh(n, "position") for n in run.shape[rank:])))
     return out if bias is None else run.add(out, replace(bias, dims=(*bias.dims, *[UNIT] * spatial)))
 
 
-def _enter(name: str, *, transposed: bool) -> None:
-    def rule(
-        run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, other: Any = 0,
-        groups: int = 1, *_: Any,
-    ) -> Value:  # fmt: skip
-        return _convolved(run, x, weight, bias, groups, transposed=transposed)
-
-    operator(*(f"{name}{count}d" for count in (1, 2, 3)))(rule)
+@operator("conv1d", "conv2d", "conv3d", family="convolution", bias=(2, 1))
+def _convolution(
+    run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Value:  # fmt: skip
+    return _convolved(run, x, weight, bias, groups, transposed=False)
 
 
-_enter("conv", transposed=False)
-_enter("conv_transpose", transposed=True)
+@operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _transposed_convolution(
+    run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
+) -> Value:  # fmt: skip
+    return _convolved(run, x, weight, bias, groups, transposed=True)
 
 
-@operator("convolution")
-def _convolution(run: Run, x: Value, weight: Value, bias: Any, *rest: Any) -> Value:
-    _, _, _, transposed, _, groups = rest
+@operator("convolution", family="convolution", bias=(2, 1))
+def _any_convolution(
+    run: Run, x: Value, weight: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int,
+) -> Value:  # fmt: skip
     return _convolved(run, x, weight, bias, groups, transposed=transposed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nfn_monomial.trace.algebra.moves import Run
+from nfn_monomial.trace.algebra.run import Run
 from nfn_monomial.trace.algebra.values import Value
 
 from .pointwise import along
@@ -31,7 +31,8 @@ def _standard(run: Run, x: Value, dims: Sequence[int], eps: float, *, centred: b
     return x
 
 
-@operator("layer_norm", "native_layer_norm")
+@operator("layer_norm", bias=(3, -1))
+@operator("native_layer_norm")
 def _layer_norm(
     run: Run, x: Value, shape: Sequence[int], gain: Any = None, shift: Any = None, eps: float = 1e-5, *_: Any
 ) -> Value:
@@ -64,7 +65,7 @@ def _tracked(run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: V
     return _affine(run, run.multiply(shifted, run.power(spread, -0.5)), gain, shift)
 
 
-@operator("batch_norm")
+@operator("batch_norm", statistics=(3, 4), bias=(2, 1))
 def _batch_norm(
     run: Run,
     x: Value,
@@ -83,7 +84,7 @@ def _batch_norm(
     return _tracked(run, x, gain, shift, mean, variance, eps)
 
 
-@operator("_native_batch_norm_legit_no_training")
+@operator("_native_batch_norm_legit_no_training", statistics=(3, 4))
 def _batch_norm_eval(
     run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: Value, momentum: float, eps: float
 ) -> Any:
@@ -95,15 +96,12 @@ def _batch_norm_of_batch(run: Run, x: Value, gain: Any, shift: Any, *rest: Any) 
     return _batch_norm(run, x, gain, shift, None, None, True, 0.0, rest[-1])
 
 
-@operator("instance_norm")
+@operator("instance_norm", statistics=(3, 4))
 def _instance_norm(
-    run: Run, x: Value, gain: Any, shift: Any, mean: Any, variance: Any, own: bool, momentum: float, eps: float, *_: Any
-) -> Value:
-    if not own:
+    run: Run, x: Value, gain: Any, shift: Any, mean: Any, variance: Any, of_input: bool, momentum: float, eps: float,
+    *_: Any,
+) -> Value:  # fmt: skip
+    if not of_input:
         return _tracked(run, x, gain, shift, mean, variance, eps)
     places = range(2, len(x.dims))
     return _affine(run, _standard(run, run.placed(x, places, "position"), places, eps), gain, shift)
-
-
-MOVING = {"batch_norm": (3, 4), "instance_norm": (3, 4), "_native_batch_norm_legit_no_training": (3, 4)}
-"""Operators -> which arguments are running statistics: buffers that move with the parameters."""

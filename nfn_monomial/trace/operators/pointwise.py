@@ -8,44 +8,46 @@ from typing import Any
 import torch
 
 from nfn_monomial.symmetry import FUNCTIONS
-from nfn_monomial.trace.algebra.moves import Operand, Run
+from nfn_monomial.trace.algebra.run import Operand, Run
 from nfn_monomial.trace.algebra.values import UNIT, Value
 
-from .table import operator
+from .table import enter, operator
 
-_LINEAR = "neg contiguous clone detach alias lift_fresh_copy dropout native_dropout to _to_copy"
-_ANY = "isnan isinf"
+_COPIES = "contiguous clone detach alias to _to_copy"
 _KINDS = {(1, None): "homogeneous", (1, 0): "absolute", (None, 1): "odd", (None, 0): "even", (None, None): "any"}
 
 
-def _enter(name: str, kind: Any, *, zero: bool = False) -> None:
-    def rule(run: Run, x: Value, *_: Any, **__: Any) -> Value:
-        return run.unary(x, kind, zero=zero)
-
-    operator(name)(rule)
+def _pointwise(names: str, kind: Any, *, zero: bool = False) -> None:
+    """Enters functions of each entry; ``zero`` says that they keep 0."""
+    enter(names, lambda run, x, *_, **__: run.unary(x, kind, zero=zero))
 
 
 for _name, _parity in FUNCTIONS.items():
     if hasattr(torch.ops.aten, _name) and _parity[:2] in _KINDS:
-        _enter(_name, _KINDS[_parity[:2]], zero=_parity.zero)
-for _name in _ANY.split():
-    _enter(_name, "any")
-operator("sqrt")(lambda run, x: run.power(x, 0.5))
-operator("rsqrt")(lambda run, x: run.power(x, -0.5))
-operator("reciprocal")(lambda run, x: run.power(x, -1))
+        _pointwise(_name, _KINDS[_parity[:2]], zero=_parity.zero)
+_pointwise("isnan isinf", "any")
+enter("sqrt", lambda run, x: run.power(x, 0.5))
+enter("rsqrt", lambda run, x: run.power(x, -0.5))
+enter("reciprocal", lambda run, x: run.power(x, -1))
+enter("sign", lambda run, x: run.kept(x, scale=False))
+enter("add sub", lambda run, a, b, alpha=1: run.add(a, b) if alpha else run.operand(a), family="sum")
+enter("fmod remainder", lambda run, a, b: run.add(a, b))
+enter("hypot", lambda run, a, b: run.unary(run.add(a, b), "absolute"))
+enter("maximum minimum fmax fmin", lambda run, a, b: run.extreme(a, b))
+enter(
+    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor",
+    lambda run, a, b: mask_of(run, run.multiply(a, b)),
+)
+enter("logical_not bitwise_not", lambda run, x: mask_of(run, x))
 
 
-@operator(*_LINEAR.split(), bundles=True, linear=True)
+@operator(*_COPIES.split(), bundles=True, linear=True, positions="kept")
+@operator("neg", "lift_fresh_copy", "dropout", "native_dropout", bundles=True, linear=True)
 def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
     return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
 
 
-@operator("add", "sub")
-def _add(run: Run, a: Operand, b: Operand, *, alpha: float = 1) -> Value:
-    return run.add(a, b) if alpha else run.operand(a)
-
-
-@operator("mul")
+@operator("mul", family="product")
 def _mul(run: Run, a: Operand, b: Operand) -> Value:
     if isinstance(b, Value) and isinstance(a, Value):
         return run.multiply(a, b)
@@ -54,7 +56,7 @@ def _mul(run: Run, a: Operand, b: Operand) -> Value:
     return x if number else run.constant(torch.zeros(x.shape))
 
 
-@operator("div")
+@operator("div", family="product")
 def _div(run: Run, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
     out = run.multiply(a, b, exponent=-1) if isinstance(b, Value) else run.operand(a)
     return out if rounding_mode is None else run.unary(out, "any")
@@ -70,40 +72,20 @@ def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
     return _nonzero(run.multiply(a, b))
 
 
-@operator("fmod", "remainder")
-def _remainder(run: Run, a: Operand, b: Operand) -> Value:
-    return run.add(a, b)
-
-
-@operator("hypot")
-def _hypot(run: Run, a: Value, b: Value) -> Value:
-    return run.unary(run.add(a, b), "absolute")
-
-
 @operator("atan2")
 def _angle(run: Run, a: Value, b: Value) -> Value:
     out = run.unary(run.add(a, b), "homogeneous", reason="an angle")
     return _nonzero(run.kept(out, scale=False))
 
 
-def _nonzero(found: Value) -> Value:
-    """The same where zeros do not lead to zeros."""
-    return replace(found, zero=False)
+def _nonzero(x: Value) -> Value:
+    """Returns a value of which zeros do not lead to zeros."""
+    return replace(x, zero=False)
 
 
-def mask_of(run: Run, found: Value) -> Value:
-    """What may be read off its entries, whatever acts on them."""
-    return _nonzero(run.kept(found, scale=False, sign=False))
-
-
-@operator("maximum", "minimum", "fmax", "fmin")
-def _maximum(run: Run, a: Operand, b: Operand) -> Value:
-    return run.extreme(a, b)
-
-
-@operator("hardtanh")
-def _hardtanh(run: Run, x: Value, low: float = -1, high: float = 1) -> Value:
-    return _clamp(run, x, low, high)
+def mask_of(run: Run, x: Value) -> Value:
+    """Returns what may be read off the entries of a value, whatever acts on them."""
+    return _nonzero(run.kept(x, scale=False, sign=False))
 
 
 @operator("clamp")
@@ -119,13 +101,11 @@ def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any
     return run.unary(x, "odd" if odd else "any", zero=len(ends) == 2 and ends[0] <= 0 <= ends[1])
 
 
-@operator("sign")
-def _sign(run: Run, x: Value) -> Value:
-    return run.kept(x, scale=False)
+enter("hardtanh", lambda run, x, low=-1, high=1: _clamp(run, x, low, high))
 
 
 def _compared(*names: str, signs: bool) -> None:
-    """Comparisons; ``signs`` says that they do not change if both sides change their sign."""
+    """Enters comparisons; ``signs`` says that they do not change if both sides change their sign."""
 
     def rule(run: Run, a: Value, b: Operand) -> Value:
         out = run.add(a, b)  # with a constant, equal forms are none, but for 0
@@ -139,17 +119,9 @@ _compared("gt", "ge", "lt", "le", signs=False)
 _compared("eq", "ne", signs=True)
 
 
-@operator("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
-def _logical(run: Run, a: Value, b: Operand) -> Value:
-    return mask_of(run, run.multiply(a, b))
-
-
-operator("logical_not", "bitwise_not")(mask_of)
-
-
 @operator("where")
 def where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
-    """Entries of one or the other, which transform alike."""
+    """Chooses entries of one or the other, which transform alike."""
     run.vanish(condition, reason="a condition")
     return run.multiply(run.add(a, b), mask_of(run, condition))
 
@@ -162,9 +134,9 @@ def _masked_fill(run: Run, x: Value, mask: Value, number: Operand) -> Value:
     return where(run, mask, number, x)
 
 
-def along(found: Value, rank: int) -> Value:
-    """A vector over channels as a tensor that broadcasts."""
-    return replace(found, dims=(UNIT, found.dims[0], *[UNIT] * (rank - 2)))
+def along(vector: Value, rank: int) -> Value:
+    """Returns a vector over channels as a tensor that broadcasts."""
+    return replace(vector, dims=(UNIT, vector.dims[0], *[UNIT] * (rank - 2)))
 
 
 @operator("prelu", "_prelu_kernel")

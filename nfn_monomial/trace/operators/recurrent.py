@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from nfn_monomial.trace.algebra.moves import Run
+from nfn_monomial.trace.algebra.run import Run
 from nfn_monomial.trace.algebra.values import UNIT, Bundle, Value
 
 from .linear import linear
@@ -28,14 +28,14 @@ def _gates(run: Run, x: Value, weight: Value, bias: Value | None, count: int) ->
 
 def _split(weights: Weights) -> tuple[Value, Value, Value | None, Value | None, Value | None]:
     """Weights of inputs and state, biases, and the projection of the state."""
-    own, state, *rest = weights
+    inputs, state, *rest = weights
     biases = rest[:2] if len(rest) >= 2 else (None, None)
-    return own, state, biases[0], biases[1], rest[-1] if len(rest) % 2 else None
+    return inputs, state, biases[0], biases[1], rest[-1] if len(rest) % 2 else None
 
 
 def _sums(run: Run, x: Value, h: Value, weights: Weights, count: int) -> list[Value]:
-    own, state, bias, other, _ = _split(weights)
-    pairs = zip(_gates(run, x, own, bias, count), _gates(run, h, state, other, count), strict=True)
+    inputs, state, bias, other, _ = _split(weights)
+    pairs = zip(_gates(run, x, inputs, bias, count), _gates(run, h, state, other, count), strict=True)
     return [run.add(a, b) for a, b in pairs]
 
 
@@ -49,8 +49,8 @@ def _lstm_cell(run: Run, x: Value, state: State, weights: Weights) -> State:
 
 
 def _gru_cell(run: Run, x: Value, state: State, weights: Weights) -> State:
-    own, other, bias, shift, _ = _split(weights)
-    first, second = _gates(run, x, own, bias, 3), _gates(run, state[0], other, shift, 3)
+    inputs, other, bias, shift, _ = _split(weights)
+    first, second = _gates(run, x, inputs, bias, 3), _gates(run, state[0], other, shift, 3)
     reset, update = (run.unary(run.add(a, b), "any") for a, b in zip(first[:2], second[:2], strict=True))
     new = run.unary(run.add(first[2], run.multiply(reset, second[2])), "odd")
     return (run.add(run.multiply(update, new), run.multiply(update, state[0])),)
@@ -65,7 +65,7 @@ def _relu_cell(run: Run, x: Value, state: State, weights: Weights) -> State:
 
 
 def _layer(run: Run, cell: Cell, x: Value, state: State, weights: Weights) -> State:
-    """What a layer's state is, in all steps: that of the first one and of one after it transform alike."""
+    """Returns a layer's state, in all steps: that of the first one and of one after it transform alike."""
     first = cell(run, x, state, weights)
     after = cell(run, x, first, weights)
     return tuple(run.add(a, b) for a, b in zip(first, after, strict=True))
@@ -77,24 +77,25 @@ def _enter(name: str, cell: Cell) -> None:
         both: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         time = 1 if len(x.dims) == 3 and batch_first else 0
-        places, states, count = run.fresh(x.shape[time], "time"), _states(state), len(params) // (layers * (1 + both))
+        places, states = run.sets.fresh(x.shape[time], "time"), _states(state)
+        count = len(params) // (layers * (1 + both))
         x = run.without(run.settle(x, +1), (time,), "time")
         ends: list[list[Value]] = [[] for _ in states]
         for layer in range(layers):
             outputs = []
             for n in range(layer * (1 + both), (layer + 1) * (1 + both)):
                 begin = tuple(run.selected(run.again(s), 0, n) for s in states)
-                found = _layer(run, cell, x, begin, params[n * count : (n + 1) * count])
-                outputs.append(found[0])
-                for end, part in zip(ends, found, strict=True):
+                last = _layer(run, cell, x, begin, params[n * count : (n + 1) * count])
+                outputs.append(last[0])
+                for end, part in zip(ends, last, strict=True):
                     end.append(part.put(0, 0, UNIT))
             x = outputs[0] if len(outputs) == 1 else run.concatenated(outputs, -1)
         out = run.note(x.over(x.put(time, time, places).dims))
         return out, *(end[0] if len(end) == 1 else Bundle(tuple(end), 0) for end in ends)
 
     def one(run: Run, x: Value, state: Any, *weights: Any) -> Any:
-        found = cell(run, run.settle(x, +1), _states(state), [w for w in weights if w is not None])
-        return found[0] if len(found) == 1 else found
+        after = cell(run, run.settle(x, +1), _states(state), [w for w in weights if w is not None])
+        return after[0] if len(after) == 1 else after
 
     operator(name)(rule)
     operator(f"{name}_cell")(one)

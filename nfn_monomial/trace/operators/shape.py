@@ -10,64 +10,62 @@ from typing import Any
 
 import torch
 
-from nfn_monomial.trace.algebra.ledger import OpaqueError
-from nfn_monomial.trace.algebra.moves import Run
+from nfn_monomial.trace.algebra.run import OpaqueError, Run
 from nfn_monomial.trace.algebra.values import UNIT, Bundle, Value, is_unit
 
-from .table import operator
+from .table import enter, operator
 
-Found = Value | Bundle
-
-
-def _rank(found: Found) -> int:
-    return len(found.shape)
+Tensor = Value | Bundle
 
 
-def arranged(run: Run, found: Found, order: Sequence[int | None]) -> Found:
-    """Dimensions in another order, None for a new one of size 1; those left out have that size."""
-    at = order.index(found.dim) if isinstance(found, Bundle) else None
-    return run.each(found, lambda v: replace(v, dims=tuple(UNIT if n is None else v.dims[n] for n in order)), at)
+def _rank(x: Tensor) -> int:
+    return len(x.shape)
 
 
-@operator("permute", bundles=True, linear=True)
-def _permute(run: Run, x: Found, order: Sequence[int]) -> Found:
-    return arranged(run, x, [dim % _rank(x) for dim in order])
+def _arranged(run: Run, x: Tensor, order: Sequence[int | None]) -> Tensor:
+    """Returns dimensions in another order, None for a new one of size 1; those left out have that size."""
+    at = order.index(x.dim) if isinstance(x, Bundle) else None
+    return run.each(x, lambda v: replace(v, dims=tuple(UNIT if n is None else v.dims[n] for n in order)), at)
 
 
-@operator("transpose", bundles=True, linear=True)
-def _transpose(run: Run, x: Found, a: int, b: int) -> Found:
+@operator("permute", bundles=True, linear=True, positions="kept")
+def _permute(run: Run, x: Tensor, order: Sequence[int]) -> Tensor:
+    return _arranged(run, x, [dim % _rank(x) for dim in order])
+
+
+@operator("transpose", bundles=True, linear=True, positions="kept")
+def _transpose(run: Run, x: Tensor, a: int, b: int) -> Tensor:
     order = list(range(_rank(x)))
     order[a], order[b] = order[b], order[a]
-    return arranged(run, x, order)
+    return _arranged(run, x, order)
 
 
-@operator("unsqueeze", bundles=True, linear=True)
-def _unsqueeze(run: Run, x: Found, dim: int) -> Found:
+@operator("unsqueeze", bundles=True, linear=True, positions="kept")
+def _unsqueeze(run: Run, x: Tensor, dim: int) -> Tensor:
     order: list[int | None] = [*range(_rank(x))]
     order.insert(dim % (_rank(x) + 1), None)
-    return arranged(run, x, order)
+    return _arranged(run, x, order)
 
 
-@operator("squeeze", bundles=True, linear=True)
-def _squeeze(run: Run, x: Found, dims: Any = None) -> Found:
+@operator("squeeze", bundles=True, linear=True, positions="kept")
+def _squeeze(run: Run, x: Tensor, dims: Any = None) -> Tensor:
     rank = _rank(x)
     chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {n % rank for n in chosen if x.shape[n] == 1} if rank else set()
-    return arranged(run, x, [n for n in range(rank) if n not in gone])
+    return _arranged(run, x, [n for n in range(rank) if n not in gone])
 
 
-@operator("view", "reshape", "flatten", "unflatten", "view_copy", bundles=True, linear=True)
-def _view(run: Run, x: Found, *arguments: Any, **_: Any) -> Found:
+@operator("view", "reshape", "flatten", "unflatten", "view_copy", bundles=True, linear=True, positions="kept")
+def _view(run: Run, x: Tensor, *arguments: Any, **_: Any) -> Tensor:
     if any(isinstance(a, torch.dtype) for a in arguments):
         raise OpaqueError("its bits are read as another type")
     return reshaped(run, x, run.shape)
 
 
-def reshaped(run: Run, x: Found, shape: Sequence[int]) -> Found:
-    """The same entries in another shape; a bundle stays one where its dimension does."""
+def reshaped(run: Run, x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Returns the same entries in another shape; a bundle stays one where its dimension does."""
     if isinstance(x, Value):
-        found = run.regrouped(x, shape)
-        return run.each(found, lambda v: v)
+        return run.each(run.regrouped(x, shape), lambda v: v)
     old, at = x.shape, x.dim
     lead = math.prod(old[:at])
     places = [n for n in range(len(shape)) if shape[n] == old[at] and math.prod(shape[:n]) == lead]
@@ -77,45 +75,45 @@ def reshaped(run: Run, x: Found, shape: Sequence[int]) -> Found:
     parts = []
     for part in x.parts:
         size = part.shape[at]
-        found = run.regrouped(part, (*shape[:new], size, *shape[new + 1 :]))
-        if isinstance(found, Bundle):
+        viewed = run.regrouped(part, (*shape[:new], size, *shape[new + 1 :]))
+        if isinstance(viewed, Bundle):
             return reshaped(run, run.joined(x), shape)
-        parts.append(run.note(found))
+        parts.append(run.note(viewed))
     return Bundle(tuple(parts), new)
 
 
-@operator("expand", linear=True)
+@operator("expand", linear=True, positions="kept", constants="repeated")
 def _expand(run: Run, x: Value, *_: Any, **__: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
-    new = [run.fresh(n) if is_unit(dim) else dim for dim, n in zip(dims, run.shape, strict=True)]
+    new = [run.sets.fresh(n) if is_unit(dim) else dim for dim, n in zip(dims, run.shape, strict=True)]
     return run.note(replace(x, dims=tuple(new), data=None, inert=False))
 
 
-@operator("repeat", linear=True)
+@operator("repeat", linear=True, positions="kept", constants="repeated")
 def _repeat(run: Run, x: Value, counts: Sequence[int], *_: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
     counts = [1] * (len(dims) - len(counts)) + list(counts)
-    new = [run.merged((run.fresh(n), dim)) for n, dim in zip(counts, dims, strict=True)]
+    new = [run.sets.merged((run.sets.fresh(n), dim)) for n, dim in zip(counts, dims, strict=True)]
     return run.note(x.over(new))
 
 
-@operator("repeat_interleave", linear=True)
+@operator("repeat_interleave", linear=True, constants="repeated")
 def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, **_: Any) -> Value:
     if dim is None:
         raise OpaqueError("repeated in one row")
     at = x.at(dim)
     if isinstance(count, Value):
-        run.placeholder(count, "a count")
+        run.pin(count, "a count")
         return run.positional(x, (at,), "repeated unevenly")
-    new = run.merged((x.dims[at], run.fresh(count)))
+    new = run.sets.merged((x.dims[at], run.sets.fresh(count)))
     return run.note(x.over(x.put(at, at + 1, new).dims))
 
 
 # Cuts and joins.
 
 
-@operator("select", bundles=True, linear=True)
-def _select(run: Run, x: Found, dim: int, index: Any) -> Found:
+@operator("select", bundles=True, linear=True, positions="kept")
+def _select(run: Run, x: Tensor, dim: int, index: Any) -> Tensor:
     if isinstance(index, Value):  # a number that the program has read from a tensor
         x = run.joined(x)
         return run.without(x, (dim,), "looked up")
@@ -132,8 +130,8 @@ def _select(run: Run, x: Found, dim: int, index: Any) -> Found:
     raise AssertionError("an index lies in some part")
 
 
-def sliced(run: Run, x: Found, dim: int, start: int, stop: int) -> Found:
-    """Entries ``start`` to ``stop`` along a dimension."""
+def sliced(run: Run, x: Tensor, dim: int, start: int, stop: int) -> Tensor:
+    """Returns entries ``start`` to ``stop`` along a dimension."""
     dim %= _rank(x)
     if isinstance(x, Value):
         return run.narrowed(x, dim, start, stop)
@@ -148,8 +146,10 @@ def sliced(run: Run, x: Found, dim: int, start: int, stop: int) -> Found:
     return parts[0] if len(parts) == 1 else Bundle(tuple(parts), dim)
 
 
-@operator("slice", bundles=True, linear=True)
-def _slice(run: Run, x: Found, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Found:
+@operator("slice", bundles=True, linear=True, positions="kept")
+def _slice(
+    run: Run, x: Tensor, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
+) -> Tensor:
     size = x.shape[dim]
     if step != 1:
         return run.positional(run.joined(x), (dim,), "slice with a step")
@@ -157,21 +157,19 @@ def _slice(run: Run, x: Found, dim: int = 0, start: int | None = None, stop: int
 
 
 @operator("split", "split_with_sizes", bundles=True, linear=True)
-def _split(run: Run, x: Found, _: Any, dim: int = 0) -> tuple[Found, ...]:
+def _split(run: Run, x: Tensor, _: Any, dim: int = 0) -> tuple[Tensor, ...]:
     ends = [0, *itertools.accumulate(shape[dim] for shape in run.shapes)]
     return tuple(sliced(run, x, dim, a, b) for a, b in itertools.pairwise(ends))
 
 
-@operator("cat")
-def _cat(run: Run, parts: Sequence[Value], dim: int = 0) -> Value:
-    return run.concatenated(parts, dim)
+enter("cat", lambda run, parts, dim=0: run.concatenated(parts, dim), constants="joined")
 
 
 @operator("copy")
 def _copy(run: Run, x: Value, source: Any, *_: Any) -> Value:
     source = source if isinstance(source, Value) else run.inert(())
     dims = [UNIT] * (len(x.dims) - len(source.dims)) + list(source.dims)
-    new = [run.fresh(n) if is_unit(dim) else dim for dim, n in zip(dims, x.shape, strict=True)]
+    new = [run.sets.fresh(n) if is_unit(dim) else dim for dim, n in zip(dims, x.shape, strict=True)]
     return run.note(replace(source, dims=tuple(new), data=None, inert=False))
 
 
@@ -180,38 +178,38 @@ def _copy(run: Run, x: Value, source: Any, *_: Any) -> Value:
 
 @operator("constant_pad_nd", linear=True)  # with zeros
 def _pad(run: Run, x: Value, pads: Sequence[int], number: float = 0) -> Value:
-    x = run.resolved(x)
+    x = run.sets.resolved(x)
     ends = {len(x.dims) - 1 - n: tuple(pads[2 * n : 2 * n + 2]) for n in range(len(pads) // 2)}
     padded = [n for n, (a, b) in ends.items() if a or b]
     if number:
         run.vanish(x, reason=f"padded with {number}")
-    moving = [n for n in padded if not run.fixed(x.dims[n]) and min(ends[n]) >= 0]
+    moving = [n for n in padded if not run.sets.fixed(x.dims[n]) and min(ends[n]) >= 0]
     x = run.positional(x, [n for n in padded if n not in moving], "padding") if len(moving) < len(padded) else x
     for n in moving:
         ahead, behind = (
-            (run.fresh(size) if number else run.freed(run.fresh(size))) if size else () for size in ends[n]
+            (run.sets.fresh(size) if number else run.freed(run.sets.fresh(size))) if size else () for size in ends[n]
         )
         x = run.note(x.put(n, n + 1, (*ahead, *x.dims[n], *behind)))
     return x
 
 
-def _along(names: str, reason: str, dims_of: Callable[..., Any]) -> None:
-    """Rules of what mixes entries by position along dimensions that its arguments name."""
+def _along(names: str, reason: str, dims_of: Callable[..., Any], **facts: Any) -> None:
+    """Enters what mixes entries linearly, by position, along dimensions that its arguments name."""
 
     def rule(run: Run, x: Value, *arguments: Any, **options: Any) -> Value:
         dims = dims_of(x, *arguments, **options)
         return run.positional(x, [dims] if isinstance(dims, int) else dims, reason)
 
-    operator(*names.split(), linear=True)(rule)
+    enter(names, rule, linear=True, **facts)
 
 
 _along("flip", "flip", lambda x, dims: dims)
 _along("roll", "roll", lambda x, shifts, dims=(): dims or range(len(x.dims)))
-_along("cumsum", "cumulative sum", lambda x, dim, **_: dim)
+_along("cumsum", "cumulative sum", lambda x, dim, **_: dim, constants="counted")
 
 
 def _last(count: int) -> Callable[..., range]:
-    """The last dimensions, those of places."""
+    """Returns a function that names the last dimensions, those of places."""
     return lambda x, *_, **__: range(-count, 0)
 
 
@@ -245,7 +243,7 @@ _along("upsample_trilinear3d _adaptive_avg_pool3d", "position", _last(3))
 
 @operator("grid_sampler_2d", "grid_sampler_3d", linear=True)
 def _sampled(run: Run, x: Value, grid: Value, *_: Any) -> Value:
-    run.placeholder(grid, "places to look at")
+    run.pin(grid, "places to look at")
     return run.positional(x, range(2, len(x.dims)), "position")
 
 
@@ -253,5 +251,5 @@ def _sampled(run: Run, x: Value, grid: Value, *_: Any) -> Value:
 def _unfold(run: Run, x: Value, dim: int, size: int, step: int) -> Value:
     at = x.at(dim)
     rows = run.without(x, (at,), "windows")
-    windows, inside = (run.fresh(run.shape[n], "windows") for n in (at, -1))
+    windows, inside = (run.sets.fresh(run.shape[n], "windows") for n in (at, -1))
     return run.note(replace(rows, dims=(*rows.dims[:at], windows, *rows.dims[at:], inside)))

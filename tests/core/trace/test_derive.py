@@ -121,11 +121,19 @@ def test_tied_weights_are_one_parameter():
     assert error(module, found, (tokens,)) < 1e-9
 
 
-def test_operators_without_a_rule_fix_what_they_meet_and_are_reported():
+def test_operators_without_a_rule_that_a_probe_cannot_help_fix_what_they_meet_and_are_reported():
+    module = Of(lambda s, x: s.b(torch.cummax(s.a(x), 1)[0]), a=nn.Linear(4, 5), b=nn.Linear(5, 3))
+    found = derive(module, VECTOR)
+    assert (found.origin.unknown, found.origin.probed) == (("cummax",), ())
+    assert found.nodes["a"].gauges == (FIXED,)
+    assert any(loss.node == "a" and "cummax" in loss.reason for loss in found.origin.losses)
+
+
+def test_a_rule_says_more_than_a_probe():
     module = Of(lambda s, x: s.b(torch.special.bessel_j0(s.a(x))), a=nn.Linear(4, 5), b=nn.Linear(5, 3))
     found = derive(module, VECTOR)
-    assert found.origin.unknown == ("special_bessel_j0",)
-    assert found.nodes["a"].gauges == (FIXED,)
+    assert (found.origin.unknown, found.origin.probed) == ((), ("special_bessel_j0",))
+    assert found.nodes["a"].gauges == (PERMUTATION,)
     assert any(loss.node == "a" and "special_bessel_j0" in loss.reason for loss in found.origin.losses)
     register_operator(torch.ops.aten.special_bessel_j0.default, lambda run, x: run.unary(x, "even"))
     try:

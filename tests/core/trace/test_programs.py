@@ -62,7 +62,7 @@ def test_an_operator_without_a_rule_is_what_its_parts_are(monkeypatch):
     assert {op for node in found.origin.nodes for op in node.operations} >= {"glu"}
     monkeypatch.delitem(OPERATORS, "sigmoid")
     found = derive(module, VECTOR)
-    assert (permutations(found), found.origin.unknown) == ([], ("glu",))
+    assert (scalings(found), permutations(found), found.origin.unknown, found.origin.probed) == (3, ["3"], (), ("glu",))
     assert any(loss.operation == "glu" and loss.reason == "no rule for sigmoid" for loss in found.origin.losses)
     monkeypatch.setitem(OPERATORS, "glu", OPERATORS["relu"])  # its own rule goes first, and has another shape
     assert "its rule did not fit" in derive(module, VECTOR).origin.unknown[0]

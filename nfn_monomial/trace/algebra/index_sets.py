@@ -1,95 +1,95 @@
 """Dimensions side by side: tied, cut, factored and regrouped, until both sides consist of the same atoms.
 
-Where an atom is cut or factored, its forms are lost; `derive` then traces the program once more from parameters whose
-dimensions have the new parts from the start.
+Where an atom is cut or factored, the forms of its indices are lost. `tie` then runs the program once more, with
+parameters whose dimensions have the new parts from the start.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from .atoms import Atoms, Cause, Product, row_major
-from .atoms import Structure as Shape
-from .forms import Equations
+from .atoms import Atoms, Cause, Product, Structure, row_major
+from .forms import Form
 from .values import UNIT, Dimension, Index, Segment, Value, blocks, extent, indices, is_unit, sizes
 
 
-class Structure:
-    """What operations do to dimensions.
+class IndexSets:
+    """The index sets that dimensions run over, and what operations do to dimensions.
+
+    Args:
+        equate: is called with a form that has to vanish, where segments become one and their constants equal.
 
     Attributes:
         atoms: all index sets.
-        equations: what constants of segments have to fulfil where several of these become one.
-        cause: of the current operation.
+        operation: the current operation, named as the cause of what becomes FIXED: ``"module.path: operator"``.
         ties: pairs of tokens that the current step says are the same index.
         opened: atoms that were cut, factored or made one with others, which loses their forms.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, equate: Callable[[Form], None]) -> None:
         self.atoms = Atoms()
-        self.equations = Equations()
-        self.cause = Cause("", "")
+        self.operation = ""
         self.ties: list[tuple[int, int]] = []
         self.opened: set[int] = set()
+        self._equate = equate
         self._tokens = itertools.count()
-        self._taken: dict[int, dict[Shape, list[tuple[tuple[Index, ...], int]]]] = {}
+        self._taken_apart: dict[int, dict[Structure, list[tuple[tuple[Index, ...], int]]]] = {}
 
     def index(self, size: int, reason: str | None = None, atom: int | None = None) -> Index:
-        """A new index over a new atom (FIXED for that reason) or over one that exists."""
+        """Returns a new index over a new atom (FIXED for that reason) or over one that exists."""
         if atom is None:
-            atom = self.atoms.new(size, None if reason is None else Cause(self.cause.operation, reason))
+            atom = self.atoms.new(size, None if reason is None else Cause(self.operation, reason))
         return Index(atom, size, next(self._tokens))
 
     def fresh(self, size: int, reason: str | None = None) -> Dimension:
-        """A new dimension, FIXED where there is a reason."""
+        """Returns a new dimension, FIXED where there is a reason."""
         return UNIT if size == 1 else (Segment((self.index(size, reason),)),)
 
     def renamed(self, index: Index) -> Index:
-        """The same index in another role."""
+        """Returns the same index in another role."""
         return index._replace(token=next(self._tokens))
 
     def fixed(self, dim: Dimension) -> bool:
-        """Whether every atom of a dimension is FIXED."""
+        """Returns whether every atom of a dimension is FIXED."""
         cause = self.atoms.cause
         return all(cause(index.atom) is not None for index in indices(dim))
 
     def fix(self, dim: Dimension, reason: str) -> None:
-        """Make every atom of a dimension FIXED."""
-        cause = Cause(self.cause.operation, reason)
+        """Makes every atom of a dimension FIXED."""
+        cause = Cause(self.operation, reason)
         for index in indices(dim):
             self.atoms.fix(index.atom, cause)
 
     def resolve(self, dim: Dimension) -> Dimension:
-        """The same with every atom taken apart into what it consists of; see `Atoms.sum`."""
+        """Returns a dimension with every atom taken apart into what it consists of; see `Atoms.sum`."""
         bound = self.atoms.is_bound
         if not any(bound(index.atom) for index in indices(dim)):
             return dim
-        found: list[Segment] = []
+        whole: list[Segment] = []
         for segment, behind in zip(dim, (*dim[1:], Segment(())), strict=True):
-            parts: list[Any] = []
+            factors: list[list[tuple[tuple[Index, ...], int]]] = []
             before: tuple[int, ...] = ()
             for index in segment.indices:
-                parts.append(self._parts(index))
-                atoms = [(tuple(i.atom for i in own), lead) for own, lead in parts[-1]]
+                factors.append(self._parts(index))
+                atoms = [(tuple(i.atom for i in part), lead) for part, lead in factors[-1]]
                 if self.atoms.whole(atoms, before, max(segment.lead, behind.lead)):
                     self.fix((Segment((index,)),), "a concatenation inside of what others share")
-                    parts[-1] = [((index,), 1)]
+                    factors[-1] = [((index,), 1)]
                 before = (*before, index.atom)
-            (first, _), *rest = row_major(parts, _size)
-            found += [segment._replace(indices=first), *(Segment(own, segment.const, lead) for own, lead in rest)]
-        return tuple(found)
+            (first, _), *rest = row_major(factors, _size)
+            whole += [segment._replace(indices=first), *(Segment(part, segment.const, lead) for part, lead in rest)]
+        return tuple(whole)
 
     def _parts(self, index: Index) -> list[tuple[tuple[Index, ...], int]]:
-        """What an index consists of; the same parts whenever it is asked."""
+        """Returns the parts of an index: the same ones whenever it is asked."""
         if not self.atoms.is_bound(index.atom):
             return [((index,), 1)]
         self.opened.add(index.atom)
         leaves = self.atoms.leaves(index.atom)
-        known = self._taken.setdefault(index.token, {})
+        known = self._taken_apart.setdefault(index.token, {})
         shape = self.atoms.sizes(leaves)
         if shape not in known:
             known[shape] = [
@@ -97,22 +97,22 @@ class Structure:
             ]
         return known[shape]
 
-    def resolved(self, found: Value) -> Value:
-        """The same for all dimensions of a value."""
-        dims = tuple(map(self.resolve, found.dims))
-        return found if dims == found.dims else replace(found, dims=dims, data=None)
+    def resolved(self, x: Value) -> Value:
+        """Returns a value with all its dimensions resolved."""
+        dims = tuple(map(self.resolve, x.dims))
+        return x if dims == x.dims else replace(x, dims=dims, data=None)
 
     def collapse(self, dim: Dimension, reason: str) -> Dimension:
-        """The same as one FIXED index: its segments' constants become equal."""
+        """Returns a dimension as one FIXED index: its segments' constants become equal."""
         self.fix(dim, reason)
         self.opened.update(index.atom for segment in dim for index in segment.indices)
         for segment in dim[1:]:
-            self.equations.demand(segment.const - dim[0].const)
+            self._equate(segment.const - dim[0].const)
         flat = self.fresh(extent(dim), reason)
         return (Segment(flat[0].indices, dim[0].const),)
 
     def align(self, a: Dimension, b: Dimension, reason: str = "tied to what is FIXED") -> tuple[Dimension, Dimension]:
-        """Two dimensions of one size, tied to each other: both as products and sums of the same atoms."""
+        """Ties two dimensions of one size, and returns both as products and sums of the same atoms."""
         while True:
             a, b = self.resolve(a), self.resolve(b)
             if sizes(a) == sizes(b):
@@ -127,7 +127,7 @@ class Structure:
         return a, b
 
     def _refined(self, a: Dimension, b: Dimension) -> tuple[Dimension, Dimension]:
-        """One step towards equal sizes, at the first difference."""
+        """Returns both dimensions after one step towards equal sizes, at the first difference."""
         left, right = blocks(a), blocks(b)
         n = next(n for n, pair in enumerate(zip(left, right, strict=False)) if sizes(pair[0]) != sizes(pair[1]))
         one, other = left[n], right[n]
@@ -141,7 +141,7 @@ class Structure:
         return tuple(itertools.chain(*left)), tuple(itertools.chain(*right))
 
     def _bound_like(self, dim: Dimension, other: Dimension) -> bool:
-        """Take one index apart as another dimension is, or is in all that its parts share; whether that may be."""
+        """Takes one index apart as another dimension is, or is in all that its parts share; False where it may not."""
         if len(dim) > 1 or self.fixed(dim):
             return False
         *shared, _ = (i.size for i in dim[0].indices)
@@ -158,12 +158,12 @@ class Structure:
         return True
 
     def _cut(self, dim: Dimension, size: int) -> Dimension:
-        """A segment, or several side by side, as the concatenation of two, the first of that size."""
+        """Returns a segment, or several side by side, as the concatenation of two, the first of that size."""
         whole = dim if len(dim) == 1 else self.collapse(dim, "cut across what lies side by side")
         return self.cut(whole[0], size)
 
     def _factored(self, a: Segment, b: Segment) -> tuple[Segment, Segment]:
-        """Two segments of one size at the first difference between their products."""
+        """Factors two segments of one size at the first difference between their products."""
         n = next(n for n, (i, j) in enumerate(zip(a.indices, b.indices, strict=False)) if i.size != j.size)
         ends = _same_product([i.size for i in a.indices[n:]], [j.size for j in b.indices[n:]])
         parts = a.indices[n : n + ends[0]], b.indices[n : n + ends[1]]
@@ -179,7 +179,7 @@ class Structure:
         )
 
     def factor(self, index: Index, lead: int) -> tuple[Index, ...]:
-        """An index as a product whose first factor has that size; FIXED ones where it does not divide."""
+        """Returns an index as a product whose first factor has that size; FIXED where it does not divide."""
         cause = self.atoms.cause(index.atom)
         self.opened.add(index.atom)
         if index.size % lead:
@@ -191,7 +191,7 @@ class Structure:
         return tuple(self.index(self.atoms.size(part), atom=part) for part in parts)
 
     def cut(self, segment: Segment, size: int) -> tuple[Segment, Segment]:
-        """A segment as the concatenation of two, the first of that size."""
+        """Returns a segment as the concatenation of two, the first of that size."""
         lead, *rest = segment.indices
         inner = math.prod(index.size for index in rest)
         if size % inner:
@@ -208,7 +208,7 @@ class Structure:
         return (Segment((*first, *rest), segment.const), Segment((*second, *map(self.renamed, rest)), segment.const))
 
     def split(self, dim: Dimension, size: int) -> tuple[Dimension, Dimension]:
-        """A dimension as the concatenation of two, the first of that size (which may be 0 or all)."""
+        """Returns a dimension as the concatenation of two, the first of that size (which may be 0 or all)."""
         left: list[Dimension] = []
         right = blocks(self.resolve(dim))
         while right and size >= extent(right[0]):
@@ -221,7 +221,7 @@ class Structure:
         return tuple(itertools.chain(*left)), tuple(itertools.chain(*right))
 
     def merged(self, dims: Sequence[Dimension]) -> Dimension:
-        """The row-major product of dimensions."""
+        """Returns the row-major product of dimensions."""
         whole = UNIT
         for dim in map(self.resolve, dims):
             behind = len(dim) > 1 and not is_unit(whole) and any(segment.indices for segment in dim)
@@ -234,7 +234,7 @@ class Structure:
         return whole
 
     def spread(self, segment: Segment, target: Sequence[int]) -> list[Dimension]:
-        """One segment as several dimensions."""
+        """Returns one segment as several dimensions of these sizes."""
         left = list(segment.indices)
         dims: list[Dimension] = []
         for size in target:
@@ -259,12 +259,12 @@ class Structure:
         return dims
 
 
-def _size(indices: Sequence[Index]) -> int:
-    return math.prod(index.size for index in indices)
+def _size(factors: Sequence[Index]) -> int:
+    return math.prod(index.size for index in factors)
 
 
 def _same_product(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
-    """How many leading factors of each have the same product, as few as possible."""
+    """Returns how many leading factors of each have the same product, as few as possible."""
     n, m, left, right = 1, 1, a[0], b[0]
     while left != right:
         if left < right:
