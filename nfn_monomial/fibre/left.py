@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+from collections import Counter
 from collections.abc import Iterator
 
+from nfn_monomial.linear_algebra import Span
 from nfn_monomial.space.axes import Axis, Dim, each_axis, flatten_dims, powers, segments_of
 from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
@@ -75,26 +76,19 @@ def _spare(space: WeightSpace) -> set[str]:
 
     So is the sign of a whole stream, once its entries have signs of their own.
     """
-    flips: dict[str, dict[int, int]] = {name: {} for name in space.nodes}  # node -> gauge -> flipped pieces, as bits
+    flips: dict[str, dict[int, Counter[int]]] = {name: {} for name in space.nodes}  # gauge -> pieces that it flips
     for number, axes in enumerate(space.axes.values()):
         for axis in (axis for axis in axes if isinstance(axis, Axis)):
             for gauge, (kind, q) in enumerate(zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)):
-                if kind.flips and q % 2:
-                    flips[axis.node][gauge] = flips[axis.node].get(gauge, 0) ^ 1 << number
-    found: set[str] = set()
+                if kind.flips:
+                    flips[axis.node].setdefault(gauge, Counter())[number] += q
+    spare: set[str] = set()
     for name, node in space.nodes.items():
         if node.size == 1 and node.gauges == (Symmetry.SIGN,):
-            own, basis = flips[name].get(0, 0), list[int]()
-            for other in [x for n, bits in flips.items() if n not in found | {name} for x in bits.values()]:
-                basis.append(functools.reduce(_less, basis, other))
-            if not functools.reduce(_less, basis, own):
-                found.add(name)
-    return found
-
-
-def _less(bits: int, other: int) -> int:
-    """The smaller one of these bits, and of their sum modulo 2 with others."""
-    return min(bits, bits ^ other)
+            others = (x for other, of_node in flips.items() if other not in {name, *spare} for x in of_node.values())
+            if flips[name].get(0, {}) in Span(2, others):
+                spare.add(name)
+    return spare
 
 
 def mean_of(piece: str) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nfn_monomial.linear_algebra import Span, Vector, kernel, shortened
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.algebra.forms import Scale
 from nfn_monomial.trace.algebra.moves import Run
 from nfn_monomial.trace.algebra.values import Dimension, Value, indices
 
-from .kernels import Span, Vector, kernel, shortened
 from .nests import parent_index, segments
 
 Entry: TypeAlias = tuple[str, tuple[int, ...]]
