@@ -22,7 +22,8 @@ from nfn_monomial.space.packing import pieces, whole
 
 from .batches import batched
 from .normal_form import NormalForm
-from .turns import Turn, moved, rotated, stacked
+from .places import stacked
+from .turns import Rotary
 
 _ROUNDS = 20
 _WON = 1e-3  # of a distance: less is not worth another round
@@ -280,7 +281,8 @@ def _aligned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: 
 
 def _hidden(form: NormalForm) -> set[str]:
     """Pieces with signs that no element of ``form.space`` has."""
-    return {place.piece for turn in form.turns if len(turn.pairs) > 1 for place in turn.places}
+    rotary = (turn for turn in form.turns if isinstance(turn, Rotary))
+    return {place.piece for turn in rotary if len(turn.pairs) > 1 for place in turn.places}
 
 
 def _seen(form: NormalForm, network: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -292,31 +294,18 @@ def _seen(form: NormalForm, network: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Normal form b nearer to a, node by node, by orthogonal matrices."""
+    """Turns normal form b nearer to a, node by node, by orthogonal matrices."""
     space, sizes = form.space, form.space.sizes()
-    own, other = (pieces(space, {n: x.unsqueeze(0) for n, x in t.items()}, sizes) for t in (a, b))
+    x, y = (pieces(space, {n: t.unsqueeze(0) for n, t in network.items()}, sizes) for network in (a, b))
     apart = float("inf")
     for _ in range(_ROUNDS):
         for turn in form.turns:
-            nearest = _nearest(turn, stacked(own, turn.places) @ stacked(other, turn.places).mT)
-            other = moved(other, turn, nearest, nearest)
-        before, apart = apart, sum(float((own[n] - x).square().sum()) for n, x in other.items())
+            nearest = turn.nearest(stacked(x, turn.places) @ stacked(y, turn.places).mT)
+            y = turn.moved(y, nearest, nearest)
+        before, apart = apart, sum(float((x[n] - t).square().sum()) for n, t in y.items())
         if apart >= before * (1 - 1e-6):
             break
-    return {n: x.squeeze(0) for n, x in whole(space, other, sizes).items()}
-
-
-def _nearest(turn: Turn, product: Tensor) -> Tensor:
-    """The orthogonal matrix of a turn's kind that brings one stack of rows nearest to another, from ``a b^T``."""
-    if turn.kind != "rotary":
-        u, _, vh = torch.linalg.svd(product)
-        nearest: Tensor = u @ vh
-        return nearest
-    first, second = ([pair[i] for pair in turn.pairs] for i in (0, 1))
-    real = product[..., first, first] + product[..., second, second]
-    imaginary = product[..., second, first] - product[..., first, second]
-    angle = torch.atan2(imaginary, real)
-    return rotated(turn.pairs, product.shape[-1], angle.cos(), angle.sin())
+    return {n: t.squeeze(0) for n, t in whole(space, y, sizes).items()}
 
 
 def _allowed(

@@ -12,15 +12,15 @@ from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
 from .kinds import Fibre
-from .turns import Turn
+from .turns import Linear, Rotary, Rotation, Turn
 
 
 def left_of(fibre: Fibre) -> WeightSpace:
-    """The space of normal forms.
+    """Returns the space of normal forms.
 
     Folded gains, statistics and emptied parameters are left out. Of a node that matrices act on, signs and permutations
     are left; of one whose mean nobody sees, one neuron less. Where a tensor reads the 1 that a norm adds in place of
-    its shift, its means are a tensor of their own, see `mean_of`.
+    its bias, its means are a tensor of their own, see `mean_of`.
     """
     space = fibre.whole
     gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}
@@ -34,7 +34,7 @@ def left_of(fibre: Fibre) -> WeightSpace:
     def changed(axis: Axis) -> list[Axis]:
         turn, without = turns.get(axis.node), folded.get(axis.node, set())
         charges, extra = fibre.charges.get((axis.node, powers(axis.charge)), (powers(axis.charge), []))
-        if turn is not None and turn.kind in ("normed", "centred"):
+        if isinstance(turn, Rotation):
             return [Axis(axis.node, (charges[0], 1)), *extra]
         kept = tuple(q for n, q in enumerate(charges) if n not in without)
         if not kept and space.nodes[axis.node].size == 1:
@@ -47,13 +47,13 @@ def left_of(fibre: Fibre) -> WeightSpace:
         for name, dims in space.parameters.items()
         if name not in gone
     }
-    for own, readers in fibre.shifts:
+    for shift, readers in fibre.shifts:
         for place in readers:
             # A product of the two, summed over the node: factors of both act on it, and the reader's other axes.
             rest = [a for at, a in enumerate(space.axes[place.piece]) if at != place.at]
             shared = {place.axis.node, *space.ancestry(place.axis.node)}
-            both = [*rest, *(a for a in space.axes[own.piece] if isinstance(a, Axis) and a.node not in shared)]
-            both += [a for axis in (place.axis, own.axis) for a in changed(axis)[1:]]
+            both = [*rest, *(a for a in space.axes[shift.piece] if isinstance(a, Axis) and a.node not in shared)]
+            both += [a for axis in (place.axis, shift.axis) for a in changed(axis)[1:]]
             single = [a for a in both if isinstance(a, Axis) and space.nodes[a.node].size == 1]
             dims = [each_axis(a, changed) for a in both if a not in single]
             parameters[mean_of(place.piece)] = (*dims[:-1], (*flatten_dims(dims[-1:]), *single)) if dims else (*single,)
@@ -97,10 +97,10 @@ def mean_of(piece: str) -> str:
 
 
 def _node(node: Node, turn: Turn | None, folded: set[int]) -> Node:
-    if turn is not None and turn.kind in ("normed", "centred"):
+    if isinstance(turn, Rotation):
         assert node.size is not None, "a module's nodes have sizes"
-        return Node((Symmetry.PERMUTATION, Symmetry.SIGN), node.size - (turn.kind == "centred"), node.parent)
-    if turn is not None:
+        return Node((Symmetry.PERMUTATION, Symmetry.SIGN), node.size - turn.centred, node.parent)
+    if isinstance(turn, Linear | Rotary):
         return node._replace(gauges=tuple(Symmetry.SIGN if n == turn.gauge else g for n, g in enumerate(node.gauges)))
     kept = tuple(gauge for n, gauge in enumerate(node.gauges) if n not in folded)
     return node._replace(gauges=kept or (Symmetry.PERMUTATION,))
