@@ -20,8 +20,9 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.packing import is_counter
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import align, sizes_of
-from .exact import matched, wide_dtype
+from .align import align
+from .exact import comparison_dtype, matched
+from .networks import least_precise, sizes_of
 from .outputs import OutputDifference, output_difference
 from .rounding import differing, is_scaling, multiplied_by, rounding_of, tolerance
 from .verdict import Level, Move, Outputs, other_tensors, verdict_on
@@ -301,7 +302,7 @@ def _weights(
     for name in space.parameters:
         dtypes = a[name].dtype, b[name].dtype
         # What is narrower than float32 is compared in it: it need not be held in float64.
-        mine, other = (network[name].detach().to("cpu", wide_dtype(*dtypes)) for network in (a, b))
+        mine, other = (network[name].detach().to("cpu", comparison_dtype(*dtypes)) for network in (a, b))
         moved, squares = other, []
         # The first part is without symmetries, the last one the whole element.
         for subset, part in parts.items():
@@ -314,21 +315,18 @@ def _weights(
     of_two = any(a[name].dtype != b[name].dtype for name in space.parameters)
     # What scales are there for is what permutations and signs leave.
     rigid = totals[frozenset(acting) & _RIGID]
+    dtype_a, dtype_b = (least_precise(network[name].dtype for name in space.parameters) for network in (a, b))
     move = Move(
         "a symmetry makes all weights equal",
         stored=rigid**0.5 if "scale" in acting else totals[frozenset()] ** 0.5,
         left=totals[frozenset(acting)] ** 0.5,
         off=off,
-        dtypes=(_least_precise(space, a), _least_precise(space, b)),
+        dtypes=(dtype_a, dtype_b),
         equal=equal,
         close=all(x.close for x in agreement),
         cast=equal and of_two and "scale" not in acting,
     )
     return Comparison(False, "", None, off, element, layers, _explained(totals), (), (), move)
-
-
-def _least_precise(space: WeightSpace, network: Mapping[str, Tensor]) -> torch.dtype:
-    return max((network[name].dtype for name in space.parameters), key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:

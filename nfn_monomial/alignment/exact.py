@@ -1,4 +1,4 @@
-"""Equal functions in one frame, at the price of reading each parameter a few times, one after the other.
+"""Equal networks in one frame, found by reading each parameter a few times, one after the other.
 
 Where two networks are equal up to the group, nothing has to be searched: scales follow from the logarithms of the
 entries, permutations and signs from the features of neurons (`Refinement`). Only what belongs to neurons, and a
@@ -24,8 +24,8 @@ from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import sizes_of
 from .matching import Match, element_of
+from .networks import sizes_of
 
 _SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
 _LARGEST = 100.0  # logarithm of a scale
@@ -36,7 +36,7 @@ _Logs = dict[Gauge, Tensor]
 
 
 def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> GroupElement:
-    """The element that turns network b into a, if there is one; else one that need not mean anything.
+    """Returns the element that turns network b into a, if there is one; else one that need not mean anything.
 
     Scales are those at which the logarithms of the entries have least squares, the mean over each parameter: a linear
     problem that one pass prepares, which permutations and signs do not change, and whose solution moves along with the
@@ -51,23 +51,21 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
         MonomialError: as `sizes_of`.
     """
     sizes = sizes_of(space, {"a": a, "b": b})
-    found = [_log_scales(_pieces(space, network, sizes, {})) for network in (a, b)]
-    # Entries of 0 may leave scales undetermined, which then are anything.
-    logs = [{gauge: x.nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) for gauge, x in scales.items()} for scales in found]
-    balanced = [_pieces(space, network, sizes, known) for network, known in zip((a, b), logs, strict=True)]
-    mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)
-    match, told = Match(space, sizes, mine.refine(), other.refine()), mine.told()
+    logs = [_log_scales(_pieces(space, network, sizes, {})) for network in (a, b)]
+    balanced = [_pieces(space, network, sizes, scales) for network, scales in zip((a, b), logs, strict=True)]
+    refined_a, refined_b = (Refinement(space, pieces, sizes) for pieces in balanced)
+    match, features = Match(space, sizes, refined_a.refine(), refined_b.refine()), refined_a.told()
     before, changed = math.inf, sum(space.count(name, sizes) for name in space.nodes)
     while 0 < changed < before:
-        other.streams, last = match.carried(mine.streams), match
-        match = Match(space, sizes, told, other.told())
+        refined_b.streams, last = match.carried(refined_a.streams), match
+        match = Match(space, sizes, features, refined_b.told())
         before, changed = changed, match.changes(last)
-    frames = [element_of(space, sizes, scales={gauge: x.exp() for gauge, x in known.items()}) for known in logs]
+    frames = [element_of(space, sizes, scales={gauge: x.exp() for gauge, x in scales.items()}) for scales in logs]
     return frames[0].inverse() @ match.element() @ frames[1]
 
 
-def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
-    """In which tensors are compared: float64, or float32 where all are narrower than that."""
+def comparison_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype in which tensors are compared: float64, or float32 where all are narrower than that."""
     single = torch.finfo(torch.float32).eps
     return torch.float32 if min(torch.finfo(dtype).eps for dtype in dtypes) > single else torch.float64
 
@@ -87,7 +85,7 @@ class _Piece:
         whole = self.network[parameter].detach()
         x = dict(packing.cut(self.space, parameter, whole, self.sizes))[self.name]
         x = x if x.ndim else x[None]
-        wide = wide_dtype(x.dtype)
+        wide = comparison_dtype(x.dtype)
         factors = [
             (q * along(self.logs[gauge], axis.dims, 1 + x.ndim)[0]).exp().to(wide)
             for axis in charged_axes(self.space, axes, scaling)
@@ -110,7 +108,7 @@ def _pieces(
 
 
 class _Equation(NamedTuple):
-    """One piece: what the mean of its squared logarithms is made of.
+    """One piece's share in the mean of its squared logarithms, as a function of log scales.
 
     Attributes:
         axes: on which scales act.
@@ -124,7 +122,7 @@ class _Equation(NamedTuple):
 
 
 def _equation(piece: _Piece) -> _Equation | None:
-    """Of one piece, which is read for it; None where it tells nothing about scales."""
+    """Reads one piece; None where it says nothing about scales."""
     space, name = piece.space, piece.name
     axes = [] if name in space.dead else charged_axes(space, space.axes[name], scaling)
     if not axes:
@@ -153,7 +151,7 @@ def _zeros(shape: list[int], dims: Collection[int]) -> Tensor:
 
 
 def _add(total: Tensor, part: Slice, x: Tensor) -> None:
-    """Add what a slice is made to, summed over where ``total`` has size 1."""
+    """Adds a function of a slice's values, summed over dimensions where ``total`` has size 1."""
     place = total[0] if total.shape[1 + part.dim] == 1 else part.of(total[0], part.dim)
     place += x.sum_to_size(place.shape)
 
@@ -180,7 +178,7 @@ def _log_scales(pieces: Mapping[str, _Piece]) -> _Logs:
         return {gauge: part.reshape(shape) for (gauge, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def pulls(logs: _Logs) -> Tensor:
-        """What pulls at each scale: what log scales add to the logarithms; without any, these as they are."""
+        """Sums at each scale of what log scales add to the logarithms; without any, of the logarithms themselves."""
         total = {gauge: torch.zeros(shape, dtype=torch.float64) for gauge, shape in shapes.items()}
         for axes, share, means in equations:
             terms = [(q, gauge, axis.dims) for axis in axes for gauge, q in axis.charges]
@@ -191,6 +189,7 @@ def _log_scales(pieces: Mapping[str, _Piece]) -> _Logs:
         return joined(list(total.values())) / root
 
     right = -pulls({})
-    return logs_of(
-        conjugate_gradients(lambda v: pulls(logs_of(v)), right, 1e-15 * float(right.norm()), _STEPS, look=True)
-    )
+    enough = 1e-15 * float(right.norm())
+    logs = logs_of(conjugate_gradients(lambda v: pulls(logs_of(v)), right, enough, _STEPS, look=True))
+    # Entries of 0 may leave scales undetermined, which then are anything.
+    return {gauge: x.nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) for gauge, x in logs.items()}

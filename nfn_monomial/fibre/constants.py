@@ -130,7 +130,7 @@ class Constants:
         return abs(sum(float(term.sum()) for term in terms)) <= rounding
 
     def _added(self, parts: Mapping[str, Sequence[int]]) -> Iterator[Source]:
-        """Candidates that are added somewhere, last first: parameters, parts of these, what their rows have in common."""
+        """Candidates that are added somewhere, last first: parameters, their parts, what their rows have in common."""
         nodes, tensors = list(self.program.graph.nodes), self.program.tensors
         order = {node: n for n, node in enumerate(nodes)}
         users: dict[str, list[Any]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -88,9 +87,3 @@ def shape_of(space: Specification, piece: str) -> list[int]:
 def stacked(tensors: Mapping[str, Tensor], places: Iterable[Place]) -> Tensor:
     """Everything along a node's axes, as one matrix ``(B, *what it is nested in, n, everything)``."""
     return torch.cat([place.flattened(tensors[place.piece]) for place in places], -1)
-
-
-def vectors_of(space: Specification, place: Place) -> int:
-    """The number of vectors of a node's neurons in a piece, for each item of what the node is nested in."""
-    shape = shape_of(space, place.piece)
-    return math.prod(shape) // math.prod(shape[i] for i in (*place.over, place.at))

@@ -3,17 +3,17 @@
 A node of ``n`` neurons that linear maps alone touch may be turned by any invertible ``G``: tensors that write to it by
 ``G``, those that read it by ``G^-T``. Where norms look at it besides, ``G`` is orthogonal, and both are the same.
 
-Each kind is one class. Charges say which of its `candidates` there are. One of these acts if it survives the gradient
-at every random point (`Turn.survives`).
+Each kind of group is one class. ``candidates`` are the nodes on which charges allow it, and it acts where it
+``survives`` the gradient at every random point. It has a ``dimension``, acts ``on`` the space of normal forms in the
+same way, and gives matrices ``G`` with ``G^-T``: those that lead to the ``normal`` form, and ``random`` ones.
 """
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +22,15 @@ from nfn_monomial.space.axes import Axis, flow, powers
 from nfn_monomial.space.specification import Specification
 from nfn_monomial.symmetry import Symmetry
 
-from .places import Place, places_of, shape_of, stacked, vectors_of
+from .places import Place, places_of, shape_of, stacked
 from .slopes import Slope, small, vanishes
 
 Pieces = Mapping[str, Tensor]
 
 
 @dataclass
-class Turn(abc.ABC):
-    """A group of matrices that acts on a node.
+class _OnNode:
+    """Matrices ``(B, *what the node is nested in, n, n)`` on the axes of a node.
 
     Attributes:
         node: its name.
@@ -54,33 +54,15 @@ class Turn(abc.ABC):
             turned[place.piece] = place.turned(turned[place.piece], matrix if place.writes else inverse)
         return turned
 
-    @abc.abstractmethod
-    def survives(self, slope: Slope) -> bool:
-        """Whether the group acts at one more point, to first order."""
-
-    @abc.abstractmethod
-    def on(self, space: Specification) -> Self:
-        """The same on the axes that are left in a space of normal forms."""
-
-    @abc.abstractmethod
-    def dimension(self, space: Specification, emptied: Collection[str]) -> int:
-        """The number of directions in which it moves pieces but those that hold nothing."""
-
-    @abc.abstractmethod
-    def normal(self, pieces: Pieces) -> tuple[Tensor, Tensor]:
-        """``G`` and ``G^-T`` that lead to the normal form, ``(B, *what the node is nested in, n, n)``."""
-
-    @abc.abstractmethod
     def nearest(self, product: Tensor) -> Tensor:
-        """The orthogonal ``G`` that brings a stack of rows ``b`` nearest to another one, from ``a b^T``."""
-
-    @abc.abstractmethod
-    def random(self, space: Specification, batch: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """A random ``G`` and its ``G^-T``, ``(batch, *what the node is nested in, n, n)``."""
+        """The orthogonal ``G`` that brings rows ``b`` nearest to ``a``, from ``a b^T`` (Procrustes)."""
+        u, _, vh = torch.linalg.svd(product)
+        nearest: Tensor = u @ vh
+        return nearest
 
 
 @dataclass
-class Linear(Turn):
+class Linear(_OnNode):
     """All invertible matrices.
 
     Attributes:
@@ -115,9 +97,10 @@ class Linear(Turn):
 
     def dimension(self, space: Specification, emptied: Collection[str]) -> int:
         """``n^2`` for each item of what the node is nested in, but for what moves neither writers nor readers."""
-        n, sides = space.sizes()[self.node], (self.side(True), self.side(False))
-        p, q = (sum(vectors_of(space, place) for place in side if place.piece not in emptied) for side in sides)
-        return space.count(self.node, space.sizes()) // n * (n * n - max(n - p, 0) * max(n - q, 0))
+        n, count = space.sizes()[self.node], space.count(self.node, space.sizes())
+        sides = ([place.piece for place in self.side(writes) if place.piece not in emptied] for writes in (True, False))
+        vectors = (sum(math.prod(shape_of(space, piece)) for piece in side) // count for side in sides)
+        return count // n * (n * n - math.prod(max(n - number, 0) for number in vectors))
 
     def normal(self, pieces: Pieces) -> tuple[Tensor, Tensor]:
         """Squares of writers and readers are least and diagonal.
@@ -135,9 +118,6 @@ class Linear(Turn):
         empty = (0, 0, 0, writers.shape[-2] - s.shape[-1])
         return nn.functional.pad(root * (vh @ right), empty), nn.functional.pad(root * (u.mT @ left), empty)
 
-    def nearest(self, product: Tensor) -> Tensor:
-        return _procrustes(product)
-
     def random(self, space: Specification, batch: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         *above, n = (space.sizes()[node] for node in space.ancestry(self.node))
         scale = torch.randn(batch, *above, n, 1, dtype=torch.float64, generator=generator).mul(0.5).exp()
@@ -146,7 +126,7 @@ class Linear(Turn):
 
 
 @dataclass
-class Rotary(Turn):
+class Rotary(_OnNode):
     """Complex numbers that multiply pairs of entries: these lie in the vectors that the node's neurons consist of.
 
     Attributes:
@@ -170,22 +150,11 @@ class Rotary(Turn):
             for number, gauge in enumerate(space.nodes[name].gauges):
                 charged = [place for place in _by_gauge(name, on_node, number) if place.axis.charge]
                 if gauge.flips and {place.axis.charge for place in charged} == {1, -1}:
-                    inner = [inside for place in charged if (inside := cls._inside(space, place))]
+                    inner = [inside for place in charged if (inside := _inside(space, place))]
                     sizes = {shape_of(space, place.piece)[place.at] for place in inner}
                     if len(inner) == len(charged) and len(sizes) == 1:
                         turns.append(cls(name, tuple(inner), number))
         return turns
-
-    @staticmethod
-    def _inside(space: Specification, place: Place) -> Place | None:
-        """The first axis of a piece along which nothing acts and which is written to, in a node's neurons."""
-        axes, shape = space.axes[place.piece], shape_of(space, place.piece)
-        over = (*place.over, place.at) if shape[place.at] > 1 else ()
-        for at, axis in enumerate(axes):
-            still = isinstance(axis, int) or (flow(axis.charge) > 0 and not space.nodes[axis.node].permutes)
-            if still and at not in over and shape[at] % 2 == 0:
-                return Place(place.piece, at, over, place.axis)
-        return None
 
     def survives(self, slope: Slope) -> bool:
         """Whether there are pairs that may be turned and stretched together here, and these are all entries."""
@@ -224,15 +193,15 @@ class Rotary(Turn):
     def normal(self, pieces: Pieces) -> tuple[Tensor, Tensor]:
         """Equal norms of both sides, and a sum of squares of writers (queries) that is real and positive."""
         sides = [stacked(pieces, self.side(writes)) for writes in (True, False)]
-        real, imaginary = self._parts(sides[0])
-        norms = [torch.cat(self._parts(x), -1).square().sum(-1) for x in sides]
+        (real, imaginary), keys = ([x[..., end, :] for end in self._ends] for x in sides)
+        norms = [(x.square() + y.square()).sum(-1) for x, y in ((real, imaginary), keys)]
         there = (norms[0] > 0) & (norms[1] > 0)
         size = torch.where(there, norms[1] / norms[0].where(there, 1), 1).pow(0.25)
         angle = -torch.atan2(2 * (real * imaginary).sum(-1), (real.square() - imaginary.square()).sum(-1)) / 2
         return self._matrix(size, angle), self._matrix(1 / size, angle)
 
     def nearest(self, product: Tensor) -> Tensor:
-        first, second = ([pair[i] for pair in self.pairs] for i in (0, 1))
+        first, second = self._ends
         real = product[..., first, first] + product[..., second, second]
         imaginary = product[..., second, first] - product[..., first, second]
         angle = torch.atan2(imaginary, real)
@@ -241,18 +210,17 @@ class Rotary(Turn):
     def random(self, space: Specification, batch: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         *above, n = (space.sizes()[node] for node in space.ancestry(self.node))
         inner = (n,) if self._in_neurons else ()
-        angle, log = torch.randn(
-            2, batch, *above, *inner, len(self.pairs), dtype=torch.float64, generator=generator
-        )
+        angle, log = torch.randn(2, batch, *above, *inner, len(self.pairs), dtype=torch.float64, generator=generator)
         return self._matrix((log / 2).exp(), 4 * angle), self._matrix((-log / 2).exp(), 4 * angle)
 
-    def _parts(self, rows: Tensor) -> list[Tensor]:
-        """The rows that are real parts, and those that are imaginary parts, ``(..., pairs, columns)``."""
-        return [rows[..., [pair[i] for pair in self.pairs], :] for i in (0, 1)]
+    @property
+    def _ends(self) -> list[list[int]]:
+        """The entries that are real parts, and those that are imaginary parts."""
+        return [[pair[i] for pair in self.pairs] for i in (0, 1)]
 
     def _matrix(self, size: Tensor, angle: Tensor) -> Tensor:
         """Multiplies each pair by the complex number of this size and angle, ``(..., pairs)``."""
-        first, second = zip(*self.pairs, strict=True)
+        first, second = self._ends
         matrix = angle.new_zeros(*angle.shape[:-1], 2 * len(first), 2 * len(first))
         matrix[..., first, first] = matrix[..., second, second] = size * angle.cos()
         matrix[..., second, first] = size * angle.sin()
@@ -261,7 +229,7 @@ class Rotary(Turn):
 
 
 @dataclass
-class Rotation(Turn):
+class Rotation(_OnNode):
     """All orthogonal matrices, or those of them that leave ``(1, ..., 1)`` where it is.
 
     Attributes:
@@ -306,9 +274,6 @@ class Rotation(Turn):
         vectors = torch.linalg.eigh(sum((x @ x.mT for x in flat[1:]), flat[0] @ flat[0].mT)).eigenvectors
         return vectors.flip(-1).mT, vectors.flip(-1).mT
 
-    def nearest(self, product: Tensor) -> Tensor:
-        return _procrustes(product)
-
     def random(self, space: Specification, batch: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         *above, n = (space.sizes()[node] for node in space.ancestry(self.node))
         rotation = _random_orthogonal(batch, *above, n - self.centred, generator=generator)
@@ -318,6 +283,9 @@ class Rotation(Turn):
         return rotation, rotation
 
 
+Turn: TypeAlias = Linear | Rotary | Rotation
+
+
 def complement(n: int) -> Tensor:
     """An orthonormal basis ``(n, n - 1)`` of the vectors that are orthogonal to ``(1, ..., 1)``."""
     k = torch.arange(1, n, dtype=torch.float64)
@@ -325,15 +293,20 @@ def complement(n: int) -> Tensor:
     return basis / (k * (k + 1)).sqrt()
 
 
+def _inside(space: Specification, place: Place) -> Place | None:
+    """The first axis of a piece along which nothing acts and which is written to, in a node's neurons."""
+    axes, shape = space.axes[place.piece], shape_of(space, place.piece)
+    over = (*place.over, place.at) if shape[place.at] > 1 else ()
+    for at, axis in enumerate(axes):
+        still = isinstance(axis, int) or (flow(axis.charge) > 0 and not space.nodes[axis.node].permutes)
+        if still and at not in over and shape[at] % 2 == 0:
+            return Place(place.piece, at, over, place.axis)
+    return None
+
+
 def _by_gauge(node: str, places: Sequence[Place], gauge: int) -> tuple[Place, ...]:
     """Places with the charge of one gauge alone."""
     return tuple(place._replace(axis=Axis(node, powers(place.axis.charge)[gauge])) for place in places)
-
-
-def _procrustes(product: Tensor) -> Tensor:
-    u, _, vh = torch.linalg.svd(product)
-    nearest: Tensor = u @ vh
-    return nearest
 
 
 def _random_orthogonal(*shape: int, generator: torch.Generator | None) -> Tensor:
