@@ -1,4 +1,4 @@
-"""Two networks in one frame: the group element that moves one next to the other."""
+"""Moves one network next to another by an element of the group."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def align(
     sizes = sizes_of(space, {"a": a, "b": b})
     wide_a, wide_b = (in_float64(space, network) for network in (a, b))
     with torch.no_grad():
-        element, distance = _nearest(group, wide_a, wide_b, sizes, seed)
+        element, distance = _searched(group, wide_a, wide_b, sizes, seed)
         if (unmoved := distance_between(wide_a, wide_b)) <= distance:
             element, distance = element_of(group, sizes), unmoved
         # Of the whole group, on b's device, in the widest numbers that this has.
@@ -108,7 +108,7 @@ def align(
         return Alignment(element, element.act(b), distance)
 
 
-def _nearest(
+def _searched(
     space: WeightSpace, a: dict[str, Tensor], b: dict[str, Tensor], sizes: Mapping[str, int], seed: int
 ) -> tuple[GroupElement, float]:
     """The element of `align` on a space whose group may be smaller, and the distance that it leaves."""

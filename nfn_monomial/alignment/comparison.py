@@ -1,4 +1,4 @@
-"""What two networks have in common: the same function up to symmetry, and if not, what is left between them."""
+"""Compares two networks: whether they are one function up to symmetry, and if not, what is left between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SEARCHED = 100_000_000  # entries of the largest networks for which `align`, wh
 
 
 class LayerDistance(NamedTuple):
-    """How far apart two networks are in one parameter.
+    """The distance of two networks in one parameter.
 
     Attributes:
         raw_l2: root of the sum of squared differences, as they are.
@@ -46,7 +46,7 @@ class LayerDistance(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found; ``print`` says it in words.
+    """Two networks compared, by `compare`; ``print`` says it in words.
 
     Attributes:
         same_function: whether the verdict begins with "the same function".
@@ -131,7 +131,7 @@ def compare(
     inputs: Any = None,
     seed: Seed = 0,
 ) -> Comparison:
-    """Whether two networks are the same function up to the symmetries of their space, and how they differ.
+    """Tells whether two networks are the same function up to the symmetries of their space, and how they differ.
 
     Network b is moved next to a by a symmetry: a permutation, signs, scales. The verdict (`verdict_on`) is
 
@@ -189,8 +189,8 @@ def compare(
     >>> space = WeightSpace.mlp([2, 8, 1], "relu")
     >>> a = {name: torch.randn(shape) for name, shape in space.shapes().items()}
     >>> b = space.sample().act(a)
-    >>> found = compare(space, a, b)
-    >>> found.same_function, round(sum(found.explained.values()), 6)
+    >>> comparison = compare(space, a, b)
+    >>> comparison.same_function, round(sum(comparison.explained.values()), 6)
     (True, 1.0)
     """
     if (module is None) != (inputs is None):
@@ -208,7 +208,7 @@ def compared(
     *,
     search: bool = True,
 ) -> Comparison:
-    """See `compare`; without ``search`` equal networks alone are moved next to one another, which is quick."""
+    """Compares as `compare` does; without ``search`` only equal networks are moved next to one another, quickly."""
     sizes = sizes_of(space, {"a": a, "b": b}, one_dtype=True)
     for other, name in space.ties.items():
         if any(other in network and differing({name: network[other]}, {name: network[name]}) for network in (a, b)):
@@ -223,8 +223,8 @@ def compared(
             run = output_difference(space, weights.group_element, module, inputs, (a, b))
         different = differing(*run.unmoved, leave_out={*space.parameters, *space.ties})
     # What is no tensor of the module may reach its function when it is loaded.
-    own = set() if module is None else {key for key, _ in (*module.named_parameters(), *module.named_buffers())}
-    unmoved = tuple(key for key in different if run.read is None or key in run.read or key not in own)
+    keys = set() if module is None else {key for key, _ in (*module.named_parameters(), *module.named_buffers())}
+    unmoved = tuple(key for key in different if run.read is None or key in run.read or key not in keys)
     verdict = verdict_on([weights.move], other_tensors(unmoved), run.outputs)
     return replace(
         weights,
@@ -237,7 +237,7 @@ def compared(
 
 
 def _without_dead(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Mapping[str, Tensor]:
-    """A network with zeros for what does not matter; tensors without such are read when they are asked for."""
+    """A network with zeros for entries that do not matter; other tensors are read when they are asked for."""
     parameters = {space.pieces[name].parameter for name in space.dead}
     behind: Any = network
     return ChainMap({name: packing.without_dead(space, name, network[name], sizes) for name in parameters}, behind)
@@ -269,13 +269,13 @@ def _elements(
     """Elements that may turn b into a: none first, and each without its scales, which then have nothing to explain."""
     yield GroupElement(space, {})
     limit = max(tolerance(network[name].dtype) for network in (a, b) for name in space.parameters)
-    found = _snapped(matched(space, a, b), limit)
-    yield _part(found, _RIGID)
-    yield found
+    element = _snapped(matched(space, a, b), limit)
+    yield _part(element, _RIGID)
+    yield element
     if search and sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
-        found = _snapped(align(space, a, b, seed=seed).element, limit)
-        yield _part(found, _RIGID)
-        yield found
+        element = _snapped(align(space, a, b, seed=seed).element, limit)
+        yield _part(element, _RIGID)
+        yield element
 
 
 def _snapped(element: GroupElement, limit: float) -> GroupElement:
@@ -313,7 +313,7 @@ def _weights(
         agreement.append(rounding_of(mine, moved, multiplied_by(space, element, name, mine.shape, sizes), dtypes))
     off, equal = max(x.error for x in agreement), all(x.equal for x in agreement)
     of_two = any(a[name].dtype != b[name].dtype for name in space.parameters)
-    # What scales are there for is what permutations and signs leave.
+    # Scales are there to explain what permutations and signs leave.
     rigid = totals[frozenset(acting) & _RIGID]
     dtype_a, dtype_b = (least_precise(network[name].dtype for name in space.parameters) for network in (a, b))
     move = Move(
@@ -348,7 +348,7 @@ def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:
 
 
 def _acts(matrix: MonomialMatrix, kind: str) -> bool:
-    """Whether a matrix permutes, scales, or flips anything."""
+    """True if a matrix has a permutation, scale or sign other than that of the identity."""
     if kind == "permutation":
         return not torch.equal(matrix.permutation, torch.arange(matrix.size))
     return is_scaling(matrix) if kind == "scale" else any(bool((s < 0).any()) for s in matrix.scales)

@@ -30,8 +30,8 @@ class CommonFrame(NamedTuple):
     """Networks in one frame, by `align_all`.
 
     Attributes:
-        elements: one for each network, in float64; the first is the identity. What moves network j into the frame of
-            network i is ``elements[i].inverse() @ elements[j]``.
+        elements: one for each network, in float64; the first is the identity. ``elements[i].inverse() @ elements[j]``
+            moves network j into the frame of network i.
         aligned: ``elements[i].act(networks[i])``, all in the frame of the first network. Their mean (`mean_of`) is the
             merged network.
     """

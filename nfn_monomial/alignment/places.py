@@ -134,7 +134,7 @@ def places_in_both(
 
 
 def marked(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int], still: Collection[str]) -> bool:
-    """Whether a network has any zeros, or entries that stand out, for `places_in_both`."""
+    """True if a network has any zeros, or entries that stand out, for `places_in_both`."""
     nodes = pieces_by_node(space, still).items()
     parts = (x for name, pieces in nodes for x in _some_rows(space, network, name, pieces, sizes)[0])
     return any(bool(marks(x).any()) for x in parts for marks in _MARKS.values())

@@ -1,4 +1,4 @@
-"""The scales at which one network comes nearest to another, whose neurons stand in the same places."""
+"""The scales at which one network is nearest to another whose neurons are in the same places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HALVINGS = 4
 
 
 class _Term(NamedTuple):
-    """What scales act on with one power, where along: sums of products of the two networks, and of b's squares."""
+    """Sums of products of a and b, and of squares of b, over entries that scales act on with one power."""
 
     charge: int
     dims: tuple[int, ...]
@@ -26,7 +26,7 @@ class _Term(NamedTuple):
 
 
 def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[Gauge, Tensor]:
-    """Positive scales of every gauge that bring b next to a, by least squares.
+    """Finds positive scales of every gauge that bring b next to a, by least squares.
 
     One gauge after the other takes a Gauss-Newton step on its neurons' log scales s, each of which has a part of the
     squared distance for itself, ``sum_q (C_q e^{2 q s} - 2 B_q e^{q s})`` with the sums B of products and C of squares
@@ -61,7 +61,7 @@ def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, 
 
 
 def _step(sums: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, float]:
-    """The step of each neuron, and by how much the squared distance shrinks, of charges and sums as above."""
+    """Returns the step of each neuron, and by how much the squared distance shrinks, from charges and sums as above."""
 
     def value(s: Tensor) -> Tensor:
         return torch.stack([c * torch.exp(2 * q * s) - 2 * b * torch.exp(q * s) for q, b, c in sums]).sum(0)

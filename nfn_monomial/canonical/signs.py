@@ -21,7 +21,7 @@ _Signs: TypeAlias = dict[str, Tensor]
 
 
 def parity(space: WeightSpace, node: str, charge: Charge) -> int:
-    """Which sign gauges of a node flip an axis of this charge, a bit for each."""
+    """The sign gauges of a node that flip an axis of this charge, a bit for each."""
     gauges = zip(space.nodes[node].gauges, powers(charge), strict=True)
     return sum(1 << i for i, (gauge, q) in enumerate(gauges) if flipping(gauge, q))
 
@@ -86,7 +86,7 @@ def _product(signs: Tensor, of: int) -> Tensor:
 
 
 def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
-    """Of every node."""
+    """Node -> its basis."""
     classes: dict[str, list[int]] = {name: [] for name in space.nodes}
     for axes in space.axes.values():
         for axis in axes:

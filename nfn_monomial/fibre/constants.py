@@ -116,7 +116,7 @@ class Constants:
         return changes
 
     def _survives(self, source: Source, slope: Slope) -> bool:
-        """Whether a source's constants find takers, and the function stays as it is, to first order."""
+        """True if a source's constants find takers, and the function stays as it is, to first order."""
         tensors, gradients = slope.tensors, slope.gradients
         try:
             changes = self._carried(tensors, {source: source.part(tensors[source.parameter], tensors)}, None)
@@ -181,7 +181,7 @@ class Constants:
 
 
 def _are_added(users: Sequence[Any]) -> bool:
-    """Whether operations look a parameter's rows up or add it, and do not multiply with it."""
+    """True if operations look a parameter's rows up or add it, and do not multiply with it."""
     added = {*LOOKS_UP, "add", "cat"}
     while users and not added & {*map(operation, users)} and all(map(is_linear, users)):
         users = [user for move in users for user in move.users]

@@ -59,7 +59,7 @@ class Mean(NamedTuple):
     place: Place
 
     def survives(self, slope: Slope) -> bool:
-        """Whether the function stays as it is at one more point, to first order."""
+        """True if the function stays as it is at one more point, to first order."""
         return slope.ignores_mean(self.place)
 
 
@@ -75,7 +75,7 @@ class Shift(NamedTuple):
     readers: tuple[Place, ...]
 
     def survives(self, slope: Slope) -> bool:
-        """Whether nothing sees the means at one more point, at which the bias is 0."""
+        """True if nothing sees the means at one more point, at which the bias is 0."""
         return all(map(slope.ignores_mean, self.readers))
 
 
@@ -251,15 +251,15 @@ def _fold(fibre: Fibre, places: Sequence[Place]) -> None:
     charges = {place: powers(place.axis.charge) for place in places}
     extra: dict[Place, list[Axis]] = {place: [] for place in places}
     for place in places:
-        own, gauges = charges[place], space.nodes[place.axis.node].gauges
-        fits = (k for k, (q, g) in enumerate(zip(own, gauges, strict=True)) if abs(q) == 1 and g is Symmetry.MONOMIAL)
+        gain, gauges = charges[place], space.nodes[place.axis.node].gauges
+        fits = (k for k, (c, g) in enumerate(zip(gain, gauges, strict=True)) if abs(c) == 1 and g is Symmetry.MONOMIAL)
         k = next(fits, None) if _is_gain(space, place) else None
         if k is None:
             continue
-        shares = {other: q[k] * own[k] for other, q in charges.items()}
+        shares = {other: q[k] * gain[k] for other, q in charges.items()}
         taking = tuple((other, -share) for other, share in shares.items() if share and other != place)
         fibre.gains.append(Gain(place, k, taking))
-        charges = {p: tuple(a - shares[p] * c for a, c in zip(q, own, strict=True)) for p, q in charges.items()}
+        charges = {p: tuple(a - shares[p] * c for a, c in zip(q, gain, strict=True)) for p, q in charges.items()}
         # What acted on the gain as a whole acts on the others in its place.
         path = (*place.over, place.at)
         constants = [axis for i, axis in enumerate(space.axes[place.piece]) if i not in path and isinstance(axis, Axis)]
@@ -271,7 +271,7 @@ def _fold(fibre: Fibre, places: Sequence[Place]) -> None:
 
 
 def _is_gain(space: Specification, place: Place) -> bool:
-    """Whether a piece is a parameter with one entry for each neuron, on which no scale of these themselves acts.
+    """True for a parameter with one entry for each neuron, on which no scale of these themselves acts.
 
     Factors of what the neurons are nested in are not taken over: a gain that has one stays.
     """

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from nfn_monomial.linear_algebra import Span
-from nfn_monomial.space.axes import Axis, Dim, each_axis, flatten_dims, powers, segments_of
+from nfn_monomial.space.axes import Axis, each_axis, flatten_dims, powers, segments_of
 from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
@@ -57,7 +56,8 @@ def left_of(fibre: Fibre) -> WeightSpace:
             single = [a for a in both if isinstance(a, Axis) and space.nodes[a.node].size == 1]
             dims = [each_axis(a, changed) for a in both if a not in single]
             parameters[mean_of(place.piece)] = (*dims[:-1], (*flatten_dims(dims[-1:]), *single)) if dims else (*single,)
-    used = {axis.node for dims in parameters.values() for dim in dims for axis in _axes(dim)}
+    parts = [part for dims in parameters.values() for dim in dims for part in segments_of(dim)]
+    used = {axis.node for part in parts for axis in part if isinstance(axis, Axis)}
     parents = {nodes[name].parent for name in used}
     nodes = {name: node for name, node in nodes.items() if name in used | parents}
     ties = {other: name for other, name in space.ties.items() if name not in gone}
@@ -104,8 +104,3 @@ def _node(node: Node, turn: Turn | None, folded: set[int]) -> Node:
         return node._replace(gauges=tuple(Symmetry.SIGN if n == turn.gauge else g for n, g in enumerate(node.gauges)))
     kept = tuple(gauge for n, gauge in enumerate(node.gauges) if n not in folded)
     return node._replace(gauges=kept or (Symmetry.PERMUTATION,))
-
-
-def _axes(dim: Dim) -> Iterator[Axis]:
-    for part in segments_of(dim):
-        yield from (axis for axis in part if isinstance(axis, Axis))

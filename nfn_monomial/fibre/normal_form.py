@@ -214,7 +214,7 @@ class NormalForm:
 
     @property
     def _coupled(self) -> bool:
-        """Whether matrices and scales meet in a tensor, so that they have to be balanced together."""
+        """True if matrices and scales meet in a tensor, so that they have to be balanced together."""
         met: set[str] = set()
         for turn in self.turns:
             for place in turn.places if isinstance(turn, Linear) else ():

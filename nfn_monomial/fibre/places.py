@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether the piece leads to the node; one that leads from it reads it."""
+        """True if the piece leads to the node; one that leads from it reads it."""
         return flow(self.axis.charge) > 0
 
     @property

@@ -56,22 +56,22 @@ class Slope:
         return gradient @ x.mT, gradient.norm() * x.norm()
 
     def ignores_mean(self, place: Place) -> bool:
-        """Whether entries along an axis may all be changed alike, to first order."""
+        """True if the same may be added to all entries along an axis, to first order."""
         gradient = self.pieces[1][place.piece]
         return bool(gradient.norm() > _DEAD * self.length) and vanishes(gradient.sum(1 + place.at), gradient.norm())
 
     def ignores(self, parameter: str) -> bool:
-        """Whether a parameter may change in any way, to first order."""
+        """True if a parameter may change in any way, to first order."""
         return bool(self.gradients[parameter].norm() <= _DEAD * self.length)
 
 
 def small(values: Tensor, size: Tensor) -> Tensor:
-    """Which sums of products are 0 within rounding, by the size of their terms."""
+    """A mask of the sums of products that are 0 within rounding, by the size of their terms."""
     return values.abs() <= _RTOL * size
 
 
 def vanishes(values: Tensor, size: Tensor) -> bool:
-    """Whether all of them are; nothing is known where there is no gradient."""
+    """True if all of them are; nothing is known where there is no gradient."""
     return bool(size > 0) and bool(small(values, size).all())
 
 

@@ -141,7 +141,7 @@ class Rotary(_OnNode):
 
     @classmethod
     def candidates(cls, space: Specification, places: Mapping[str, Sequence[Place]]) -> list[Rotary]:
-        """Where queries and keys may be made of rotary pairs: one scale multiplies some tensors and divides others.
+        """Nodes whose queries and keys may be made of rotary pairs: one scale multiplies some tensors, divides others.
 
         The pairs lie along an axis of theirs on which nothing acts, of one even size in all of them.
         """
@@ -157,7 +157,7 @@ class Rotary(_OnNode):
         return turns
 
     def survives(self, slope: Slope) -> bool:
-        """Whether there are pairs that may be turned and stretched together here, and these are all entries."""
+        """Pairs of entries may be turned and stretched together, and no entry is without a pair."""
         angles, scales, size = torch.zeros(()), torch.zeros(()), torch.zeros(())
         for place in self.places:
             product, terms = slope.product(place)
@@ -187,7 +187,7 @@ class Rotary(_OnNode):
 
     @property
     def _in_neurons(self) -> bool:
-        """Whether each neuron has pairs of its own."""
+        """True if each neuron has pairs of its own."""
         return any(place.over for place in self.places)
 
     def normal(self, pieces: Pieces) -> tuple[Tensor, Tensor]:
