@@ -21,8 +21,8 @@ from nfn_monomial.space.packing import is_counter
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align
-from .exact import comparison_dtype, matched
-from .networks import least_precise, sizes_of
+from .exact import matched
+from .networks import comparison_dtype, least_precise, sizes_of
 from .outputs import OutputDifference, output_difference
 from .rounding import differing, is_scaling, multiplied_by, rounding_of, tolerance
 from .verdict import Level, Move, Outputs, other_tensors, verdict_on

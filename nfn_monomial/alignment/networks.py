@@ -68,3 +68,9 @@ def distance_between(a: Network, b: Network) -> float:
 def least_precise(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     """The dtype with the largest rounding error."""
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def comparison_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype in which tensors are compared: float64, or float32 where all are narrower than that."""
+    single = torch.finfo(torch.float32).eps
+    return torch.float32 if min(torch.finfo(dtype).eps for dtype in dtypes) > single else torch.float64
