@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,11 @@ class Mean(NamedTuple):
 
     place: Place
 
+    @classmethod
+    def candidates(cls, space: Specification, places: Mapping[str, Sequence[Place]]) -> list[Self]:
+        """All axes of several entries."""
+        return [cls(p) for on_node in places.values() for p in on_node if shape_of(space, p.piece)[p.at] > 1]
+
     def survives(self, slope: Slope) -> bool:
         """True if the function stays as it is at one more point, to first order."""
         return slope.ignores_mean(self.place)
@@ -73,6 +78,25 @@ class Shift(NamedTuple):
 
     place: Place
     readers: tuple[Place, ...]
+
+    @classmethod
+    def candidates(
+        cls,
+        space: Specification,
+        places: Mapping[str, Sequence[Place]],
+        gains: Sequence[Gain],
+        means: Collection[Place],
+    ) -> Iterator[Self]:
+        """The one bias beside a gain, if there are readers whose means it keeps from vanishing."""
+        for gain in gains:
+            beside = [place for place, _ in gain.powers if place in places.get(gain.place.axis.node, ())]
+            added = []
+            for place in (place for place in beside if place.writes):
+                sizes = (n for i, n in enumerate(shape_of(space, place.piece)) if i not in place.over)
+                added += [place] * (sum(n > 1 for n in sizes) == 1)
+            readers = tuple(place for place in beside if not place.writes and place not in means)
+            if len(added) == 1 and readers:
+                yield cls(added[0], readers)
 
     def survives(self, slope: Slope) -> bool:
         """True if nothing sees the means at one more point, at which the bias is 0."""
@@ -154,6 +178,23 @@ class Fibre:
         return {n: torch.zeros_like(t) if n in dead else t for n, t in x.items()}
 
 
+class _Candidate(Protocol):
+    def survives(self, slope: Slope) -> bool: ...
+
+
+_C = TypeVar("_C", bound=_Candidate)
+
+
+def surviving(candidates: Sequence[_C], slopes: Iterable[Slope]) -> list[_C]:
+    """Candidates that survive at every point; no more points are looked at than are needed."""
+    candidates = list(candidates)
+    for slope in slopes if candidates else ():
+        candidates = [candidate for candidate in candidates if candidate.survives(slope)]
+        if not candidates:
+            break
+    return candidates
+
+
 def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], frozen: frozenset[str]) -> Fibre:
     """Finds everything that leaves a module's function as it is, of the kinds that are known here.
 
@@ -174,7 +215,8 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
 
     # Matrices that contain scales, and constants: at the weights as they are.
     turns: list[Turn] = [*Linear.candidates(space, places), *Rotary.candidates(space, every)]
-    turns = surviving(turns, constants.settled_at(slopes))
+    for slope in constants.settled_at(slopes):
+        turns = [turn for turn in turns if turn.survives(slope)]
     idle = constants.generating & {*space.parameters} - constants.emptied()
     for slope in slopes.at(fibre.folded) if idle else ():
         idle = {name for name in idle if slope.ignores(name)}
@@ -189,54 +231,25 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
         _fold(fibre, places[name])
     gone = {gain.place.piece for gain in fibre.gains} | fibre.pieces_of(fibre.emptied())
     left = {name: [place for place in places[name] if place.piece not in gone] for name in free}
-    candidates: list[Mean | Rotation] = [*Rotation.candidates(space, left)]
-    candidates += [Mean(p) for name in free for p in left[name] if shape_of(space, p.piece)[p.at] > 1]
+    candidates: list[Mean | Rotation] = [*Mean.candidates(space, left), *Rotation.candidates(space, left)]
     normed = surviving(candidates, slopes.at(fibre.folded))
     fibre.means = [mean.place for mean in normed if isinstance(mean, Mean)]
     unseen = {place.piece for place in fibre.means}
     # A norm subtracts the means of these parameters anyhow.
     constants.leave_out({n for n, parts in space.pieces_of.items() if unseen.issuperset(parts)}, ("mean", "norm"))
-    for shift in _shifts(fibre, left):
-        emptied = functools.partial(fibre.folded, empty=shift.place.piece)
-        fibre.shifts += surviving([shift], slopes.at(emptied))
+    fibre.shifts = [
+        shift
+        for shift in Shift.candidates(space, left, fibre.gains, fibre.means)
+        if surviving([shift], slopes.at(functools.partial(fibre.folded, empty=shift.place.piece)))
+    ]
     added = {shift.place for shift in fibre.shifts}
     subtracted = {*fibre.means, *(place for shift in fibre.shifts for place in shift.readers)}
     for turn in (turn for turn in normed if isinstance(turn, Rotation)):
         centred = not subtracted.isdisjoint(turn.places)
         allowed = subtracted | added >= {*turn.places} if centred else space.nodes[turn.node].flips
         if turn.centred == centred and allowed:
-            turn.places = tuple(place for place in turn.places if place not in added)
-            fibre.turns.append(turn)
+            fibre.turns.append(replace(turn, places=tuple(place for place in turn.places if place not in added)))
     return fibre
-
-
-class _Candidate(Protocol):
-    def survives(self, slope: Slope) -> bool: ...
-
-
-_C = TypeVar("_C", bound=_Candidate)
-
-
-def surviving(candidates: Sequence[_C], slopes: Iterable[Slope]) -> list[_C]:
-    """Candidates that survive at every point."""
-    candidates = list(candidates)
-    for slope in slopes:
-        candidates = [candidate for candidate in candidates if candidate.survives(slope)]
-    return candidates
-
-
-def _shifts(fibre: Fibre, left: Mapping[str, Sequence[Place]]) -> list[Shift]:
-    """Candidates: what a norm with a gain adds to its neurons, and readers whose means do not vanish without that."""
-    shifts = []
-    for gain in fibre.gains:
-        places = [place for place, _ in gain.powers if place in left.get(gain.place.axis.node, ())]
-        shapes = {place: shape_of(fibre.whole, place.piece) for place in places}
-        axes = {p: [n for i, n in enumerate(shape) if n > 1 and i not in p.over] for p, shape in shapes.items()}
-        added = [place for place in places if place.writes and len(axes[place]) == 1]
-        readers = tuple(place for place in places if not place.writes and place not in fibre.means)
-        if len(added) == 1 and readers:
-            shifts.append(Shift(added[0], readers))
-    return shifts
 
 
 def _fold(fibre: Fibre, places: Sequence[Place]) -> None:
