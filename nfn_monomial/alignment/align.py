@@ -59,29 +59,29 @@ def align(
 
     For networks that are equal up to the group, it is 0 within rounding, at any scales. For others it is a minimum
     that cannot be improved by permuting, flipping and scaling one node's neurons at a time, and never larger than
-    ``||a - b||``. The least of all minima is not promised: to find it is NP-hard.
+    ``||a - b||``. It need not be the least of all minima, which is NP-hard to find.
 
-    Scales are taken away first, by balancing both networks (see `nfn_monomial.balance`), as equal functions have equal
-    sizes then. Neurons get features from their neighbours; those of like features are matched. Then one node's neurons
-    after the other are assigned anew, given all others, with the best signs, until nothing is won.
-    At last the scales that are left are fitted by least squares.
+    Scales are taken away first, by balancing both networks (see `nfn_monomial.balance`), because equal functions have
+    equal sizes then. Neurons get features from their neighbours, and those with similar features are matched. Then the
+    neurons of one node after the other are assigned anew, with the best signs, while all others stay, until that brings
+    b no nearer. At last the scales that are left are fitted by least squares.
 
-    All is computed on the CPU in float64, wherever the tensors are, as assignments are; the element and the moved
-    network are on b's device.
+    Everything is computed on the CPU in float64, wherever the tensors are, because assignments are; the element and the
+    moved network are on b's device.
 
     Args:
         space: the weight space.
-        a: parameter name -> tensor ``(*shape)``, one network, floating point. Names that are no parameters of the space
-            are not looked at.
+        a: parameter name -> tensor ``(*shape)``, one network, floating point. Other names than those of the space's
+            parameters are ignored.
         b: the same, of the network to be moved.
-        symmetry: a smaller group: ``"permutation"`` permutes alone, ``"sign"`` flips as well, ``"scale"`` scales but
-            does not flip. All that the space has by default.
-        seed: of the order of nodes, and of where else the search starts.
+        symmetry: a smaller group: ``"permutation"`` only permutes, ``"sign"`` flips as well, ``"scale"`` scales but
+            does not flip. By default the whole group of the space.
+        seed: of the order of nodes, and of the other starts of the search.
 
     Raises:
         ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
             or infinite values.
-        TypeError: for what is no mapping to floating point tensors.
+        TypeError: for anything but a mapping to floating point tensors.
 
     >>> space = WeightSpace.mlp([2, 8, 1], "relu")
     >>> a = {name: torch.randn(shape, dtype=torch.float64) for name, shape in space.shapes().items()}
@@ -96,7 +96,7 @@ def align(
         element, distance = _searched(group, wide_a, wide_b, sizes, seed)
         if (unmoved := distance_between(wide_a, wide_b)) <= distance:
             element, distance = element_of(group, sizes), unmoved
-        # Of the whole group, on b's device, in the widest numbers that this has.
+        # An element of the whole group, on b's device, in the widest numbers that this has.
         like = b[next(iter(space.parameters))]
         matrices = {
             name: MonomialMatrix(
@@ -158,7 +158,7 @@ class _Search:
     Attributes:
         a: the one network.
         b: the other, as moved so far.
-        element: what has moved it.
+        element: the element that has moved it.
     """
 
     def __init__(self, space: WeightSpace, a: Network, b: Network, sizes: Mapping[str, int]) -> None:

@@ -36,7 +36,7 @@ class LayerDistance(NamedTuple):
     """The distance of two networks in one parameter.
 
     Attributes:
-        raw_l2: root of the sum of squared differences, as they are.
+        raw_l2: root of the sum of squared differences of the networks as they are.
         aligned_l2: once b is moved next to a.
     """
 
@@ -50,7 +50,7 @@ class Comparison:
 
     Attributes:
         same_function: whether the verdict begins with "the same function".
-        verdict: in words what is known (`verdict_on`): "the same function", "within the rounding of float16", "not the
+        verdict: the verdict in words (`verdict_on`): "the same function", "within the rounding of float16", "not the
             same", or "not known to be the same", each with its reason.
         outputs: how far outputs are apart on the inputs; None without a module.
         max_weight_difference: the largest difference of any entry once b is aligned, relative to the entry.
@@ -158,8 +158,8 @@ def compare(
     **Rounding** of an entry that was multiplied is three half-units of a dtype narrower than float32: it has been
     rounded, and so have been the two factors that were found for it. In float32 it is 16 units, as many factors may
     have been multiplied in it one after the other; 1e-10 of the entry in float64, to which scales are found. Networks
-    that were scaled and differ by less besides cannot be told apart. Scales of 1 within rounding are 1. Of two dtypes,
-    half a unit in the last place of each is tolerated in every entry.
+    that were scaled and differ by less besides cannot be told apart. Scales of 1 within rounding are 1. Between two
+    dtypes, half a unit in the last place of each is tolerated in every entry.
 
     **What explains the distance.** The element that was found is taken apart into its permutations P, scales D and
     signs S. What some of them explain together is the most that any part of them takes off the squared distance
@@ -239,8 +239,8 @@ def compared(
 def _without_dead(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Mapping[str, Tensor]:
     """A network with zeros for entries that do not matter; other tensors are read when they are asked for."""
     parameters = {space.pieces[name].parameter for name in space.dead}
-    behind: Any = network
-    return ChainMap({name: packing.without_dead(space, name, network[name], sizes) for name in parameters}, behind)
+    others: Any = network
+    return ChainMap({name: packing.without_dead(space, name, network[name], sizes) for name in parameters}, others)
 
 
 def _aligned(

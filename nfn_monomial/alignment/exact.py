@@ -25,7 +25,7 @@ from .matching import Match, element_of
 from .networks import comparison_dtype, sizes_of
 from .scales import LogEquation, least_log_scales
 
-_SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
+_SLICE = 1 << 17  # entries that are looked at together, so that they and their logarithms stay in the processor's cache
 
 _Logs = dict[Gauge, Tensor]
 """The logarithm of each neuron's scale ``(1, *sizes)``."""

@@ -1,9 +1,9 @@
 """The likeness of two networks, as a p-value: neurons in their places, against the same neurons in random orders.
 
-Neurons have no order of their own: training treats all of a node alike, so that of a network B which has nothing to do
-with A every order is as likely as the one at hand. Where B was made from A, neurons stand where they stood in A. This
-is the null hypothesis and the idea of the constrained tests of Zhu et al., *Independence Tests for Language Models*
-(ICML 2025), for any group of permutations.
+Neurons have no order of their own: training treats all neurons of a node alike, so every order of the neurons of a
+network B that has nothing to do with A is as likely as the one at hand. Where B was made from A, neurons are where they
+were in A. This is the null hypothesis and the idea of the constrained tests of Zhu et al., *Independence Tests for
+Language Models* (ICML 2025), for any group of permutations.
 """
 
 from __future__ import annotations
@@ -107,18 +107,18 @@ def kinship(
     If then a and b are independent, ``P(p <= x) <= x`` for all x, whatever a is. Networks that start from the same
     weights, or the same seed, are not independent. An order that was imposed afterwards breaks the assumption: neurons
     that were sorted, or moved next to those of the other network (`align`). So do initial weights that are not alike
-    for all neurons, and what is not learned, as a table of sines that is added to a stream, or a mask.
+    for all neurons, and tensors that are not learned, such as a table of sines that is added to a stream, or a mask.
 
-    **Looked for** is therefore, where the p-value is 0.05 or less, what gives neurons places of their own. In each
-    network: likeness to an identity, a reversed one, a Hadamard matrix (Sylvester's), cosines (of the discrete cosine
-    transform) and sines (of positions); neighbours that are alike, also but for signs, for a step along the diagonal,
-    or in how they change from column to column (blocks, bands, steps). In both: zeros, and entries that are half of
-    their row or more, in the same places. Each is compared with random orders of one node's neurons, so networks whose
-    neurons were treated alike have each of them in a node with a probability of at most 1e-4, or 2e-3 where the p-value
-    is no smaller than half of that. Nodes along which one is found stay as they are (``places`` names them), and the
-    p-value is that of the others, which is as exact. So do nodes along which something varies that is ``given``, and
-    is the same in two networks. An order that looks like no order, as a random matrix that all training runs start
-    from, is not seen: to this test they are relatives, from the same first weights.
+    **Looked for**, therefore, where the p-value is 0.05 or less, is anything that gives neurons places of their own. In
+    each network: likeness to an identity, a reversed one, a Hadamard matrix (Sylvester's), cosines (of the discrete
+    cosine transform) and sines (of positions); neighbours that are alike, also but for signs, for a step along the
+    diagonal, or in how they change from column to column (blocks, bands, steps). In both: zeros, and entries that are
+    half of their row or more, in the same places. Each is compared with random orders of one node's neurons, so
+    networks whose neurons were treated alike have each of them in a node with a probability of at most 1e-4, or 2e-3
+    where the p-value is no smaller than half of that. Nodes along which one is found stay as they are (``places`` names
+    them), and the p-value is that of the others, which is as exact. So do nodes along which something varies that is
+    ``given``, and is the same in two networks. An order that looks like no order, as a random matrix that all training
+    runs start from, is not seen: to this test they are relatives, from the same first weights.
 
     **Not seen** are relatives whose neurons were permuted: there a large p-value says nothing. No exact test can see
     them without more assumptions: if training always ended in the same network up to the group, networks that were
@@ -134,7 +134,7 @@ def kinship(
     order, there are k or more with a probability of at most ``B^k / k!``. The p-value is
     ``min(p_sums / 0.999, p_count / 0.001)``, whose second part makes it as small as relatives deserve.
 
-    All is computed on the CPU in float64. Of large parameters some entries are looked at, the same in both networks.
+    Everything is computed on the CPU in float64, by some entries of large parameters, the same in both networks.
 
     Args:
         space: the weight space.
@@ -147,7 +147,7 @@ def kinship(
     Raises:
         ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
             or infinite values.
-        TypeError: for what is no mapping to floating point tensors.
+        TypeError: for anything but a mapping to floating point tensors.
 
     >>> space = WeightSpace.mlp([8, 32, 4], "relu")
     >>> a, b = ({name: torch.randn(shape) for name, shape in space.shapes().items()} for _ in range(2))

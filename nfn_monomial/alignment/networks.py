@@ -22,7 +22,7 @@ def sizes_of(space: WeightSpace, networks: Mapping[str, Network], *, one_dtype: 
     Raises:
         ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
             or infinite values, naming the network.
-        TypeError: for what is no floating point tensor, or for several dtypes of a network that is to have one.
+        TypeError: for anything but a floating point tensor, or for several dtypes of a network that is to have one.
     """
     sizes: dict[str, int] = {}
     for label, network in networks.items():

@@ -31,7 +31,7 @@ class OutputDifference(NamedTuple):
     """The difference of two networks' outputs, by `output_difference`; without a module, tensors that are not moved.
 
     Attributes:
-        unmoved: of both networks what is not in the space: key -> tensor, the module's where a network has none.
+        unmoved: the tensors of both networks that are not in the space, by key; the module's where a network has none.
         outputs: how far the outputs are apart; None without a module.
         read: the keys of the module's tensors that it reads; None where nobody knows.
     """
@@ -122,7 +122,7 @@ def p_value_of_partners(
 ) -> float | None:
     """Returns a p-value for "all these networks were trained apart, by one recipe", by the likeness of the first two.
 
-    **Assumed** is that the networks behind the first two, the references, were trained independently and by the same
+    **Assumed** is that the networks after the first two, the references, were trained independently and by the same
     recipe (data, initialisation, number of steps may be drawn, but alike for all). If the first two are no relatives,
     then no order of all N networks is likelier than another, so that this pair is any of the ``N (N - 1) / 2``, and
     ``p = #{pairs whose partners are as alike} / (N (N - 1) / 2)`` is exact: ``P(p <= x) <= x``. The likeness of a pair

@@ -28,7 +28,7 @@ def mean_of(networks: Sequence[Mapping[str, Tensor]], weights: Sequence[float] |
         weights: one for each network; equal ones by default.
 
     Returns:
-        New tensors; what is not floating point, such as counters of batches, is that of the first network.
+        New tensors; those that are not floating point, such as counters of batches, are the first network's.
 
     Raises:
         ValueError: if names, shapes or numbers do not fit, naming what differs.
@@ -70,7 +70,7 @@ def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: Share) -> d
         t: 0 (all of ``a``) to 1 (all of ``b``).
 
     Returns:
-        New tensors; what is not floating point is that of ``a``.
+        New tensors; those that are not floating point are those of ``a``.
 
     Raises:
         ValueError: if ``t`` is outside, or as `mean_of`.

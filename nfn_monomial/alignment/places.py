@@ -255,7 +255,7 @@ def _waves(t: Tensor, channel: Tensor, channels: int) -> Tensor:
 
 
 def _halves(t: Tensor, channel: Tensor, channels: int) -> Tensor:
-    """The same, all sines in front."""
+    """The same table with all sines first."""
     half = (channels + 1) // 2
     angle = t / 1e4 ** (channel % half / half)
     return torch.where(channel < half, angle.sin(), angle.cos())

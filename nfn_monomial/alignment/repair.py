@@ -50,7 +50,7 @@ def repair(
       the row of a unit that does not vary, whose mean alone is set.
 
     Statistics are over samples and positions, of one forward pass with all inputs, in which every layer sees what the
-    repaired layers in front of it hand on. Some hundred inputs of the training data will do; labels are not needed.
+    repaired layers before it hand on. Some hundred inputs of the training data will do; labels are not needed.
 
     Args:
         module: what runs, in eval mode; left as it is.

@@ -91,7 +91,7 @@ def multiplied_by(
 ) -> Tensor | None:
     """Returns a mask of the entries of a parameter that an element multiplies; None where it multiplies none.
 
-    An entry on which a scale and its inverse act counts, as both have rounded it.
+    An entry on which a scale and its inverse act counts, because both have rounded it.
 
     Args:
         space: of the element.

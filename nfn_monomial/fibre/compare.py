@@ -43,7 +43,7 @@ class FibreComparison:
 
     Attributes:
         same_function: whether the verdict begins with "the same function".
-        verdict: in words what is known (`verdict_on`).
+        verdict: the verdict in words (`verdict_on`).
         distances: ``||a - b|| / ||a||`` as the networks are, and between the normal forms, once b's is moved by what
             is left.
         tolerance: the largest distance between normal forms that rounding of the networks' entries explains: every
@@ -129,9 +129,9 @@ def compare_fibres(
     so, they are one another's rotations. The verdict (`verdict_on`) is "the same function" if they are equal within
     rounding, and that explains the distance: of every tensor that has other values in the two, at most a hundredth of
     its distance is left. In bfloat16 and float16 networks are "within the rounding of" the dtype, where at most a
-    hundredth is left of the distance of all tensors; what was trained on by some small steps is as far away in normal
-    form as it is stored, so nothing is known of it. Networks of which nothing is known are never called different here:
-    that takes outputs.
+    hundredth is left of the distance of all tensors; a network that was trained on by some small steps is as far away
+    in normal form as it is stored, so nothing is known of it. Networks of which nothing is known are never called
+    different here: that takes outputs.
 
     Args:
         form: of their architecture.
@@ -159,7 +159,7 @@ def compare_fibres(
         "as they are": math.hypot(*apart.values()) / size,
         "between normal forms": math.hypot(*left.values()) / form_size,
     }
-    # Of a tensor that nothing turned, the same is left in normal form as is stored.
+    # A tensor that nothing turned is as far away in normal form as it is stored.
     explained = all(
         units[n] > _SINGLE or not apart[n] or left[n] * EXPLAINS * norms[n] <= apart[n] * form_norms[n]
         for n in apart
@@ -195,7 +195,7 @@ def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
 
     Args:
         form: of its architecture.
-        network: a state dict; what is no parameter of ``form.whole`` is not looked at.
+        network: a state dict; other tensors than the parameters of ``form.whole`` are ignored.
 
     Raises:
         ValueError: for tensors that are missing, have other shapes, or are not finite.

@@ -1,7 +1,7 @@
 """Constants that flow from one parameter to another: a bias that a later bias, or nothing, takes back.
 
-What is added to a value everywhere alike is carried through the linear operations behind it, until another parameter
-that is added takes it over, or a softmax or a norm subtracts it. Where it meets anything else, it stays where it was.
+A constant that is added to a value everywhere alike is carried through the linear operations that follow, until another
+parameter that is added takes it over, or a softmax or a norm subtracts it. Where it meets anything else, it stays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Constants:
 
     Attributes:
         sources: what is given away, each by itself and all together.
-        generating: parameters that meet no input as such: what is computed from them alone does, as generated weights.
+        generating: parameters that meet no input as such, but only in values computed from them, as generated weights.
     """
 
     def __init__(self, program: Program, parts: Mapping[str, Sequence[int]]) -> None:

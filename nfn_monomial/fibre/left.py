@@ -17,9 +17,10 @@ from .turns import Linear, Rotary, Rotation, Turn
 def left_of(fibre: Fibre) -> WeightSpace:
     """Returns the space of normal forms.
 
-    Folded gains, statistics and emptied parameters are left out. Of a node that matrices act on, signs and permutations
-    are left; of one whose mean nobody sees, one neuron less. Where a tensor reads the 1 that a norm adds in place of
-    its bias, its means are a tensor of their own, see `mean_of`.
+    Folded gains, statistics and emptied parameters are left out. Signs and permutations are left on a node that
+    matrices act on, and one neuron less on a node whose mean nobody sees. An axis has the charges that folding leaves,
+    without the gauges that have become 1; on a node with rotations it has the charge 1 of a sign. Where a tensor reads
+    the 1 that a norm adds in place of its bias, its means are a tensor of their own, see `mean_of`.
     """
     space = fibre.whole
     gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}

@@ -39,7 +39,7 @@ class NormalForm:
         whole: the space of the module's parameters.
         space: the space of normal forms. Permutations, signs and positive scales are all that is left in its group.
         turns: nodes of ``space`` that matrices acted on, with their axes.
-        frozen: the module's tensors that stay as they are, by name: what is known holds where they have these values.
+        frozen: the module's tensors that stay as they are, by name: the form holds where they have these values.
         unused: names of its parameters that nothing reads.
     """
 
@@ -122,7 +122,7 @@ class NormalForm:
         return form
 
     def _in_coordinates(self, whole_pieces: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Pieces of the whole space as networks of what is left: nodes without means have one coordinate less."""
+        """Pieces of the whole space as networks of ``space``: nodes without means have one coordinate less."""
         x, means = dict(whole_pieces), {}
         for place in self._reading:
             name, mean = mean_of(place.piece), place.mean(x[place.piece])

@@ -96,7 +96,7 @@ class Linear(_OnNode):
         return replace(self, places=_by_gauge(self.node, places_of(space)[self.node], self.gauge))
 
     def dimension(self, space: Specification, emptied: Collection[str]) -> int:
-        """``n^2`` for each item of what the node is nested in, but for what moves neither writers nor readers."""
+        """``n^2`` for each item of what the node is nested in, less those that move neither writers nor readers."""
         n, count = space.sizes()[self.node], space.count(self.node, space.sizes())
         sides = ([place.piece for place in self.side(writes) if place.piece not in emptied] for writes in (True, False))
         vectors = (sum(math.prod(shape_of(space, piece)) for piece in side) // count for side in sides)
@@ -107,7 +107,7 @@ class Linear(_OnNode):
 
         With ``P = L Q_1`` and ``Q = R^T Q_2``, and ``L^T R^T = U S V^T``, ``G`` and ``G^-T`` are ``S^-1/2 V^T R`` and
         ``S^-1/2 U^T L^T``; ``(G P)(G P)^T = S`` is then that of the readers, too. Directions in which there is nothing
-        on one side are 0 on both: what is least there is the limit.
+        on one side become 0 on both, which is the limit.
         """
         writers, readers = (stacked(pieces, self.side(writes)) for writes in (True, False))
         left, right = (torch.linalg.qr(x.mT).R for x in (writers, readers))
