@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -178,14 +178,10 @@ class Fibre:
         return {n: torch.zeros_like(t) if n in dead else t for n, t in x.items()}
 
 
-class _Candidate(Protocol):
-    def survives(self, slope: Slope) -> bool: ...
+_Candidate = TypeVar("_Candidate", bound=Turn | Mean | Shift)
 
 
-_C = TypeVar("_C", bound=_Candidate)
-
-
-def surviving(candidates: Sequence[_C], slopes: Iterable[Slope]) -> list[_C]:
+def surviving(candidates: Sequence[_Candidate], slopes: Iterable[Slope]) -> list[_Candidate]:
     """Candidates that survive at every point; no more points are looked at than are needed."""
     candidates = list(candidates)
     for slope in slopes if candidates else ():
