@@ -1,4 +1,4 @@
-"""Two networks in one frame: which neurons are the same, up to what scale and sign, and what is left between them."""
+"""Aligns and compares networks: matches neurons, up to scales and signs, and measures what is left between them."""
 
 from .align import Alignment, align
 from .comparison import Comparison, LayerDistance, compare

@@ -1,9 +1,8 @@
-"""Two networks in one frame: the group element that moves one next to the other."""
+"""Moves one network next to another by an element of the group."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,8 +12,7 @@ from nfn_monomial.canonical.balance import rescaling, wide_dtype
 from nfn_monomial.canonical.charges import Gauge
 from nfn_monomial.canonical.neuron_features import Refinement, whole_slices
 from nfn_monomial.canonical.signs import parity, relative_signs, sign_bases
-from nfn_monomial.checks import FLOATING, Seed, checked, is_dense, shown
-from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.checks import Seed, checked
 from nfn_monomial.space import packing
 from nfn_monomial.space.geometry import SymmetryLike
 from nfn_monomial.space.groups import GroupElement
@@ -22,6 +20,7 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .matching import Match, assign, element_of, family, roots
+from .networks import Network, distance_between, in_float64, sizes_of, square_of
 from .scales import nearest_scales
 
 _SAME = 1e-10  # relative squared distance at which there is nothing to be improved
@@ -32,11 +31,9 @@ _STARTS = 6
 _RELATED = 0.1  # relative squared distance: so near comes nothing by accident
 _NOISE = 1e-12
 
-Network = Mapping[str, Tensor]
-
 
 class Alignment(NamedTuple):
-    """What `align` found.
+    """Two networks next to one another, by `align`.
 
     Attributes:
         element: the group element, in float64.
@@ -58,33 +55,33 @@ class Alignment(NamedTuple):
 def align(
     space: WeightSpace, a: Network, b: Network, *, symmetry: SymmetryLike | None = None, seed: Seed = 0
 ) -> Alignment:
-    """The group element g that moves network b next to network a: ``||a - g.b||`` is small.
+    """Finds a group element g that moves network b next to network a: ``||a - g.b||`` is small.
 
     For networks that are equal up to the group, it is 0 within rounding, at any scales. For others it is a minimum
     that cannot be improved by permuting, flipping and scaling one node's neurons at a time, and never larger than
-    ``||a - b||``. The least of all minima is not promised: to find it is NP-hard.
+    ``||a - b||``. It need not be the least of all minima, which is NP-hard to find.
 
-    Scales are taken away first, by balancing both networks (see `nfn_monomial.balance`), as equal functions have equal
-    sizes then. Neurons get features from their neighbours; those of like features are matched. Then one node's neurons
-    after the other are assigned anew, given all others, with the best signs, until nothing is won.
-    At last the scales that are left are fitted by least squares.
+    Scales are taken away first, by balancing both networks (see `nfn_monomial.balance`), because equal functions have
+    equal sizes then. Neurons get features from their neighbours, and those with similar features are matched. Then the
+    neurons of one node after the other are assigned anew, with the best signs, while all others stay, until that brings
+    b no nearer. At last the scales that are left are fitted by least squares.
 
-    All is computed on the CPU in float64, wherever the tensors are, as assignments are; the element and the moved
-    network are on b's device.
+    Everything is computed on the CPU in float64, wherever the tensors are, because assignments are; the element and the
+    moved network are on b's device.
 
     Args:
         space: the weight space.
-        a: parameter name -> tensor ``(*shape)``, one network, floating point. Names that are no parameters of the space
-            are not looked at.
+        a: parameter name -> tensor ``(*shape)``, one network, floating point. Other names than those of the space's
+            parameters are ignored.
         b: the same, of the network to be moved.
-        symmetry: a smaller group: ``"permutation"`` permutes alone, ``"sign"`` flips as well, ``"scale"`` scales but
-            does not flip. All that the space has by default.
-        seed: of the order of nodes, and of where else the search starts.
+        symmetry: a smaller group: ``"permutation"`` only permutes, ``"sign"`` flips as well, ``"scale"`` scales but
+            does not flip. By default the whole group of the space.
+        seed: of the order of nodes, and of the other starts of the search.
 
     Raises:
         ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
             or infinite values.
-        TypeError: for what is no mapping to floating point tensors.
+        TypeError: for anything but a mapping to floating point tensors.
 
     >>> space = WeightSpace.mlp([2, 8, 1], "relu")
     >>> a = {name: torch.randn(shape, dtype=torch.float64) for name, shape in space.shapes().items()}
@@ -96,93 +93,46 @@ def align(
     sizes = sizes_of(space, {"a": a, "b": b})
     wide_a, wide_b = (in_float64(space, network) for network in (a, b))
     with torch.no_grad():
-        element, distance = _aligned(group, wide_a, wide_b, sizes, seed)
+        element, distance = _searched(group, wide_a, wide_b, sizes, seed)
         if (unmoved := distance_between(wide_a, wide_b)) <= distance:
             element, distance = element_of(group, sizes), unmoved
-        element = _beside(b[next(iter(space.parameters))], element, space)
+        # An element of the whole group, on b's device, in the widest numbers that this has.
+        like = b[next(iter(space.parameters))]
+        matrices = {
+            name: MonomialMatrix(
+                [s.to(like.device, wide_dtype(like)) for s in m.scales], m.permutation.to(like.device), m.permutes
+            )
+            for name, m in element.matrices.items()
+        }
+        element = GroupElement(space, matrices)
         return Alignment(element, element.act(b), distance)
 
 
-def _beside(x: Tensor, element: GroupElement, space: WeightSpace) -> GroupElement:
-    """The element as one of a space's, on a tensor's device, in the widest numbers that this has."""
-    matrices = {
-        name: MonomialMatrix([s.to(x.device, wide_dtype(x)) for s in m.scales], m.permutation.to(x.device), m.permutes)
-        for name, m in element.matrices.items()
-    }
-    return GroupElement(space, matrices)
-
-
-def sizes_of(space: WeightSpace, networks: Mapping[str, Network], *, one_dtype: bool = False) -> dict[str, int]:
-    """Sizes of all nodes, which networks have in common; tensors are looked at one after the other.
-
-    Raises:
-        ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
-            or infinite values, naming the network.
-        TypeError: for what is no floating point tensor, or for several dtypes of a network that is to have one.
-    """
-    sizes: dict[str, int] = {}
-    for label, network in networks.items():
-        shapes = {}
-        for name in filter(network.__contains__, space.parameters):
-            x = network[name]
-            if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in FLOATING or x.is_meta:
-                found = f"network {label}: {name} is {shown(x)}"
-                raise InvalidTypeError(f"{found}; a dense tensor of floating point values is expected")
-            shapes[name] = torch.empty((1, 1, *x.shape), dtype=x.dtype if one_dtype else None, device="meta")
-        try:
-            sizes_here = packing.check_tensors(space, shapes)
-            for name in space.parameters:
-                packing.require_finite({name: network[name].detach()[None, None]})
-        except InvalidValueError as error:
-            raise InvalidValueError(f"network {label} (one network, without batch and channels): {error}") from error
-        different = [name for name, size in sizes_here.items() if sizes.get(name, size) != size]
-        if different:
-            raise InvalidValueError(
-                f"networks of different widths cannot be aligned: node {different[0]!r} has {sizes[different[0]]} "
-                f"neurons in {next(iter(networks))} and {sizes_here[different[0]]} in {label}"
-            )
-        sizes = sizes_here
-    return {name: node.size or 1 for name, node in space.nodes.items()} | sizes
-
-
-def in_float64(space: WeightSpace, network: Network) -> dict[str, Tensor]:
-    """The parameters of the space, on the CPU."""
-    return {name: network[name].detach().cpu().double() for name in space.parameters}
-
-
-def _square(network: Network) -> float:
-    return sum(float(x.square().sum()) for x in network.values())
-
-
-def distance_between(a: Network, b: Network) -> float:
-    return math.sqrt(sum(float((a[name] - b[name]).square().sum()) for name in a))
-
-
-def _aligned(
+def _searched(
     space: WeightSpace, a: dict[str, Tensor], b: dict[str, Tensor], sizes: Mapping[str, int], seed: int
 ) -> tuple[GroupElement, float]:
     """The element of `align` on a space whose group may be smaller, and the distance that it leaves."""
     frames = balancing_elements(space, [a, b], sizes)
-    one, other = frames[0].act(a), frames[1].act(b)
-    matching, as_it_is = (_Matching(space, one, other, sizes) for _ in range(2))
-    matching.match()
-    if matching.left() > _SAME:
+    balanced = frames[0].act(a), frames[1].act(b)
+    search, as_it_is = (_Search(space, *balanced, sizes) for _ in range(2))
+    search.match()
+    if search.left() > _SAME:
         # Networks of one origin may still have their neurons in the same places.
-        starts = sorted((matching, as_it_is), key=_Matching.left)
+        starts = sorted((search, as_it_is), key=_Search.left)
         starts[0].descend(seed)
         if starts[0].left() > _RELATED:
             # Networks of no common origin have many minima: of small ones, several are cheap.
-            others = int(min(_STARTS, _WORK / _SWEEPS / matching.work))
-            starts += [_Matching(space, one, other, sizes) for _ in range(others - len(starts))]
-            for number, start in enumerate(starts[1:others], 1):
+            count = int(min(_STARTS, _WORK / _SWEEPS / search.work))
+            starts += [_Search(space, *balanced, sizes) for _ in range(count - len(starts))]
+            for number, start in enumerate(starts[1:count], 1):
                 if start is not as_it_is:
                     start.shuffle(seed + number)
                 start.descend(seed + number)
-        matching = min(starts, key=_Matching.left)
-    element = frames[0].inverse() @ matching.element @ frames[1]
+        search = min(starts, key=_Search.left)
+    element = frames[0].inverse() @ search.element @ frames[1]
     moved = element.act(b)
     distance = distance_between(a, moved)
-    if distance**2 > _SAME * _square(a):
+    if distance**2 > _SAME * square_of(a):
         scales = nearest_scales(space, *(packing.pieces(space, network, sizes) for network in (a, moved)))
         nearer = element_of(space, sizes, scales=scales)
         if (less := distance_between(a, nearer.act(moved))) < distance:
@@ -202,13 +152,13 @@ def balancing_elements(space: WeightSpace, networks: Sequence[Network], sizes: M
     ]
 
 
-class _Matching:
+class _Search:
     """Network b on its way to a, by permutations and signs.
 
     Attributes:
         a: the one network.
         b: the other, as moved so far.
-        element: what has moved it.
+        element: the element that has moved it.
     """
 
     def __init__(self, space: WeightSpace, a: Network, b: Network, sizes: Mapping[str, int]) -> None:
@@ -216,7 +166,7 @@ class _Matching:
         self.bases = sign_bases(space)
         self.element = element_of(space, sizes)
         self.parts = packing.pieces(space, self.a, sizes)
-        self.norm = _square(self.a)
+        self.norm = square_of(self.a)
 
     def left(self) -> float:
         """The squared distance, relative to the square of a's norm."""
@@ -224,19 +174,19 @@ class _Matching:
 
     @property
     def work(self) -> int:
-        """How many products of two entries a sweep takes, at least 1."""
+        """The number of products of two entries that a sweep takes, at least 1."""
         ends = [(link.parameter, end.node) for link in self.space.links for end in link.ends]
         return 1 + sum(self.parts[piece].numel() * self.space.count(node, self.sizes) for piece, node in ends)
 
     def shuffle(self, seed: int) -> None:
-        """Move neurons to random places."""
+        """Moves neurons to random places."""
         generator = torch.Generator().manual_seed(seed)
         drawn = self.space.sample(sizes=self.sizes, generator=generator).matrices
         sources = {name: matrix.permutation for name, matrix in drawn.items()}
         self._move(element_of(self.space, self.sizes, sources=sources), self.b)
 
     def match(self) -> None:
-        """Match neurons by their features, then settle their signs."""
+        """Matches neurons by their features, then settles their signs."""
         moved = packing.pieces(self.space, self.b, self.sizes)
         features = [
             Refinement(self.space, whole_slices(self.space, x), self.sizes).refine() for x in (self.parts, moved)
@@ -247,13 +197,20 @@ class _Matching:
         self._move(element_of(self.space, self.sizes, scales=signs), self.b)
 
     def descend(self, seed: int) -> None:
-        """Assign the neurons of one family after the other anew, until that brings b no nearer.
+        """Assigns the neurons of one family after the other anew, until that brings b no nearer.
 
         A family is left alone while nothing that it is linked to has moved. Large networks get fewer sweeps.
         """
         generator = torch.Generator().manual_seed(seed)
         order = roots(self.space)
-        touched = {root: self._touched(family(self.space, root)) for root in order}
+        touched = {  # parameters that move along with a family
+            root: {
+                self.space.pieces[link.parameter].parameter
+                for link in self.space.links
+                if any(root in self.space.ancestry(end.node) for end in link.ends)
+            }
+            for root in order
+        }
         stale = set(order)
         for _ in range(int(min(_SWEEPS, max(2, _ENOUGH / self.work)))):
             for i in torch.randperm(len(order), generator=generator).tolist():
@@ -265,7 +222,7 @@ class _Matching:
                 break
 
     def _improve(self, root: str, touched: set[str]) -> bool:
-        """Whether assigning one family's neurons anew, with the best signs, brings b nearer."""
+        """Assigns one family's neurons anew, with the best signs, where that brings b nearer; says whether it does."""
         sums = {name: of_node for name in family(self.space, root) if (of_node := self._sums(name))}
         fits = {name: self.bases[name].best(of_node)[0] for name, of_node in sums.items()}
         sources = assign(self.space, root, fits, self.sizes)
@@ -286,14 +243,6 @@ class _Matching:
     def _move(self, step: GroupElement, tensors: Network) -> None:
         self.b |= step.act(tensors)
         self.element = step @ self.element
-
-    def _touched(self, names: Iterable[str]) -> set[str]:
-        """Parameters that move along with some nodes."""
-        return {
-            self.space.pieces[link.parameter].parameter
-            for link in self.space.links
-            if any(name in names for end in link.ends for name in self.space.ancestry(end.node))
-        }
 
     def _sums(self, node: str) -> dict[int, Tensor]:
         """Class of signs -> ``(neurons, neurons)`` sums of products of the entries at a's neurons and at b's."""

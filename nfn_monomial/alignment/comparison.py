@@ -1,4 +1,4 @@
-"""What two networks have in common: the same function up to symmetry, and if not, what is left between them."""
+"""Compares two networks: whether they are one function up to symmetry, and if not, what is left between them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.packing import is_counter
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import align, sizes_of
-from .exact import matched, wide_dtype
+from .align import align
+from .exact import matched
+from .networks import comparison_dtype, least_precise, sizes_of
 from .outputs import OutputDifference, output_difference
 from .rounding import differing, is_scaling, multiplied_by, rounding_of, tolerance
 from .verdict import Level, Move, Outputs, other_tensors, verdict_on
@@ -32,10 +33,10 @@ _SEARCHED = 100_000_000  # entries of the largest networks for which `align`, wh
 
 
 class LayerDistance(NamedTuple):
-    """How far apart two networks are in one parameter.
+    """The distance of two networks in one parameter.
 
     Attributes:
-        raw_l2: root of the sum of squared differences, as they are.
+        raw_l2: root of the sum of squared differences of the networks as they are.
         aligned_l2: once b is moved next to a.
     """
 
@@ -45,11 +46,11 @@ class LayerDistance(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found; ``print`` says it in words.
+    """Two networks compared, by `compare`; ``print`` says it in words.
 
     Attributes:
         same_function: whether the verdict begins with "the same function".
-        verdict: in words what is known (`verdict_on`): "the same function", "within the rounding of float16", "not the
+        verdict: the verdict in words (`verdict_on`): "the same function", "within the rounding of float16", "not the
             same", or "not known to be the same", each with its reason.
         outputs: how far outputs are apart on the inputs; None without a module.
         max_weight_difference: the largest difference of any entry once b is aligned, relative to the entry.
@@ -130,7 +131,7 @@ def compare(
     inputs: Any = None,
     seed: Seed = 0,
 ) -> Comparison:
-    """Whether two networks are the same function up to the symmetries of their space, and how they differ.
+    """Tells whether two networks are the same function up to the symmetries of their space, and how they differ.
 
     Network b is moved next to a by a symmetry: a permutation, signs, scales. The verdict (`verdict_on`) is
 
@@ -157,8 +158,8 @@ def compare(
     **Rounding** of an entry that was multiplied is three half-units of a dtype narrower than float32: it has been
     rounded, and so have been the two factors that were found for it. In float32 it is 16 units, as many factors may
     have been multiplied in it one after the other; 1e-10 of the entry in float64, to which scales are found. Networks
-    that were scaled and differ by less besides cannot be told apart. Scales of 1 within rounding are 1. Of two dtypes,
-    half a unit in the last place of each is tolerated in every entry.
+    that were scaled and differ by less besides cannot be told apart. Scales of 1 within rounding are 1. Between two
+    dtypes, half a unit in the last place of each is tolerated in every entry.
 
     **What explains the distance.** The element that was found is taken apart into its permutations P, scales D and
     signs S. What some of them explain together is the most that any part of them takes off the squared distance
@@ -188,8 +189,8 @@ def compare(
     >>> space = WeightSpace.mlp([2, 8, 1], "relu")
     >>> a = {name: torch.randn(shape) for name, shape in space.shapes().items()}
     >>> b = space.sample().act(a)
-    >>> found = compare(space, a, b)
-    >>> found.same_function, round(sum(found.explained.values()), 6)
+    >>> comparison = compare(space, a, b)
+    >>> comparison.same_function, round(sum(comparison.explained.values()), 6)
     (True, 1.0)
     """
     if (module is None) != (inputs is None):
@@ -207,7 +208,7 @@ def compared(
     *,
     search: bool = True,
 ) -> Comparison:
-    """See `compare`; without ``search`` equal networks alone are moved next to one another, which is quick."""
+    """Compares as `compare` does; without ``search`` only equal networks are moved next to one another, quickly."""
     sizes = sizes_of(space, {"a": a, "b": b}, one_dtype=True)
     for other, name in space.ties.items():
         if any(other in network and differing({name: network[other]}, {name: network[name]}) for network in (a, b)):
@@ -222,8 +223,8 @@ def compared(
             run = output_difference(space, weights.group_element, module, inputs, (a, b))
         different = differing(*run.unmoved, leave_out={*space.parameters, *space.ties})
     # What is no tensor of the module may reach its function when it is loaded.
-    own = set() if module is None else {key for key, _ in (*module.named_parameters(), *module.named_buffers())}
-    unmoved = tuple(key for key in different if run.read is None or key in run.read or key not in own)
+    keys = set() if module is None else {key for key, _ in (*module.named_parameters(), *module.named_buffers())}
+    unmoved = tuple(key for key in different if run.read is None or key in run.read or key not in keys)
     verdict = verdict_on([weights.move], other_tensors(unmoved), run.outputs)
     return replace(
         weights,
@@ -236,10 +237,10 @@ def compared(
 
 
 def _without_dead(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Mapping[str, Tensor]:
-    """A network with zeros for what does not matter; tensors without such are read when they are asked for."""
+    """A network with zeros for entries that do not matter; other tensors are read when they are asked for."""
     parameters = {space.pieces[name].parameter for name in space.dead}
-    behind: Any = network
-    return ChainMap({name: packing.without_dead(space, name, network[name], sizes) for name in parameters}, behind)
+    others: Any = network
+    return ChainMap({name: packing.without_dead(space, name, network[name], sizes) for name in parameters}, others)
 
 
 def _aligned(
@@ -268,13 +269,13 @@ def _elements(
     """Elements that may turn b into a: none first, and each without its scales, which then have nothing to explain."""
     yield GroupElement(space, {})
     limit = max(tolerance(network[name].dtype) for network in (a, b) for name in space.parameters)
-    found = _snapped(matched(space, a, b), limit)
-    yield _part(found, _RIGID)
-    yield found
+    element = _snapped(matched(space, a, b), limit)
+    yield _part(element, _RIGID)
+    yield element
     if search and sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
-        found = _snapped(align(space, a, b, seed=seed).element, limit)
-        yield _part(found, _RIGID)
-        yield found
+        element = _snapped(align(space, a, b, seed=seed).element, limit)
+        yield _part(element, _RIGID)
+        yield element
 
 
 def _snapped(element: GroupElement, limit: float) -> GroupElement:
@@ -301,7 +302,7 @@ def _weights(
     for name in space.parameters:
         dtypes = a[name].dtype, b[name].dtype
         # What is narrower than float32 is compared in it: it need not be held in float64.
-        mine, other = (network[name].detach().to("cpu", wide_dtype(*dtypes)) for network in (a, b))
+        mine, other = (network[name].detach().to("cpu", comparison_dtype(*dtypes)) for network in (a, b))
         moved, squares = other, []
         # The first part is without symmetries, the last one the whole element.
         for subset, part in parts.items():
@@ -312,23 +313,20 @@ def _weights(
         agreement.append(rounding_of(mine, moved, multiplied_by(space, element, name, mine.shape, sizes), dtypes))
     off, equal = max(x.error for x in agreement), all(x.equal for x in agreement)
     of_two = any(a[name].dtype != b[name].dtype for name in space.parameters)
-    # What scales are there for is what permutations and signs leave.
+    # Scales are there to explain what permutations and signs leave.
     rigid = totals[frozenset(acting) & _RIGID]
+    dtype_a, dtype_b = (least_precise(network[name].dtype for name in space.parameters) for network in (a, b))
     move = Move(
         "a symmetry makes all weights equal",
         stored=rigid**0.5 if "scale" in acting else totals[frozenset()] ** 0.5,
         left=totals[frozenset(acting)] ** 0.5,
         off=off,
-        dtypes=(_least_precise(space, a), _least_precise(space, b)),
+        dtypes=(dtype_a, dtype_b),
         equal=equal,
         close=all(x.close for x in agreement),
         cast=equal and of_two and "scale" not in acting,
     )
     return Comparison(False, "", None, off, element, layers, _explained(totals), (), (), move)
-
-
-def _least_precise(space: WeightSpace, network: Mapping[str, Tensor]) -> torch.dtype:
-    return max((network[name].dtype for name in space.parameters), key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:
@@ -350,7 +348,7 @@ def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:
 
 
 def _acts(matrix: MonomialMatrix, kind: str) -> bool:
-    """Whether a matrix permutes, scales, or flips anything."""
+    """True if a matrix has a permutation, scale or sign other than that of the identity."""
     if kind == "permutation":
         return not torch.equal(matrix.permutation, torch.arange(matrix.size))
     return is_scaling(matrix) if kind == "scale" else any(bool((s < 0).any()) for s in matrix.scales)

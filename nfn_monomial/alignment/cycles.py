@@ -18,7 +18,8 @@ from nfn_monomial.space.geometry import SymmetryLike
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import align, balancing_elements, distance_between, in_float64, sizes_of
+from .align import align, balancing_elements
+from .networks import distance_between, in_float64, sizes_of
 from .path import mean_of
 
 _ROUNDS = 100
@@ -26,11 +27,11 @@ _WON = 1e-9  # of a distance: less is rounding
 
 
 class CommonFrame(NamedTuple):
-    """What `align_all` found.
+    """Networks in one frame, by `align_all`.
 
     Attributes:
-        elements: one for each network, in float64; the first is the identity. What moves network j into the frame of
-            network i is ``elements[i].inverse() @ elements[j]``.
+        elements: one for each network, in float64; the first is the identity. ``elements[i].inverse() @ elements[j]``
+            moves network j into the frame of network i.
         aligned: ``elements[i].act(networks[i])``, all in the frame of the first network. Their mean (`mean_of`) is the
             merged network.
     """
@@ -47,7 +48,7 @@ def align_all(
     symmetry: SymmetryLike | None = None,
     seed: Seed = 0,
 ) -> CommonFrame:
-    """Group elements that move N networks next to one another: the sum of squared distances of all pairs is small.
+    """Moves N networks next to one another by group elements: the sum of squared distances of all pairs is small.
 
     Scales are fixed by balancing every network (see `nfn_monomial.balance`): distances between balanced networks know
     permutations and signs only, and do not shrink because all networks do. Then all networks are aligned to the first,

@@ -1,4 +1,4 @@
-"""Equal functions in one frame, at the price of reading each parameter a few times, one after the other.
+"""Equal networks in one frame, found by reading each parameter a few times, one after the other.
 
 Where two networks are equal up to the group, nothing has to be searched: scales follow from the logarithms of the
 entries, permutations and signs from the features of neurons (`Refinement`). Only what belongs to neurons, and a
@@ -7,36 +7,32 @@ slice of the parameter at hand, is in memory.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Charged, Gauge, along, charged_axes, onto, scaling
+from nfn_monomial.canonical.charges import Gauge, along, charged_axes, scaling
 from nfn_monomial.canonical.neuron_features import Refinement, Slice
-from nfn_monomial.canonical.newton import conjugate_gradients, joined
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import sizes_of
 from .matching import Match, element_of
+from .networks import comparison_dtype, sizes_of
+from .scales import LogEquation, least_log_scales
 
-_SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
-_LARGEST = 100.0  # logarithm of a scale
-_STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
+_SLICE = 1 << 17  # entries that are looked at together, so that they and their logarithms stay in the processor's cache
 
 _Logs = dict[Gauge, Tensor]
 """The logarithm of each neuron's scale ``(1, *sizes)``."""
 
 
 def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> GroupElement:
-    """The element that turns network b into a, if there is one; else one that need not mean anything.
+    """Returns the element that turns network b into a, if there is one; else one that need not mean anything.
 
     Scales are those at which the logarithms of the entries have least squares, the mean over each parameter: a linear
     problem that one pass prepares, which permutations and signs do not change, and whose solution moves along with the
@@ -51,25 +47,20 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
         MonomialError: as `sizes_of`.
     """
     sizes = sizes_of(space, {"a": a, "b": b})
-    found = [_log_scales(_pieces(space, network, sizes, {})) for network in (a, b)]
-    # Entries of 0 may leave scales undetermined, which then are anything.
-    logs = [{gauge: x.nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) for gauge, x in scales.items()} for scales in found]
-    balanced = [_pieces(space, network, sizes, known) for network, known in zip((a, b), logs, strict=True)]
-    mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)
-    match, told = Match(space, sizes, mine.refine(), other.refine()), mine.told()
+    logs = []
+    for network in (a, b):
+        equations = map(_equation, _pieces(space, network, sizes, {}).values())
+        logs.append(least_log_scales([equation for equation in equations if equation]))
+    balanced = [_pieces(space, network, sizes, scales) for network, scales in zip((a, b), logs, strict=True)]
+    refined_a, refined_b = (Refinement(space, pieces, sizes) for pieces in balanced)
+    match, features = Match(space, sizes, refined_a.refine(), refined_b.refine()), refined_a.told()
     before, changed = math.inf, sum(space.count(name, sizes) for name in space.nodes)
     while 0 < changed < before:
-        other.streams, last = match.carried(mine.streams), match
-        match = Match(space, sizes, told, other.told())
+        refined_b.streams, last = match.carried(refined_a.streams), match
+        match = Match(space, sizes, features, refined_b.told())
         before, changed = changed, match.changes(last)
-    frames = [element_of(space, sizes, scales={gauge: x.exp() for gauge, x in known.items()}) for known in logs]
+    frames = [element_of(space, sizes, scales={gauge: x.exp() for gauge, x in scales.items()}) for scales in logs]
     return frames[0].inverse() @ match.element() @ frames[1]
-
-
-def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
-    """In which tensors are compared: float64, or float32 where all are narrower than that."""
-    single = torch.finfo(torch.float32).eps
-    return torch.float32 if min(torch.finfo(dtype).eps for dtype in dtypes) > single else torch.float64
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ class _Piece:
         whole = self.network[parameter].detach()
         x = dict(packing.cut(self.space, parameter, whole, self.sizes))[self.name]
         x = x if x.ndim else x[None]
-        wide = wide_dtype(x.dtype)
+        wide = comparison_dtype(x.dtype)
         factors = [
             (q * along(self.logs[gauge], axis.dims, 1 + x.ndim)[0]).exp().to(wide)
             for axis in charged_axes(self.space, axes, scaling)
@@ -109,22 +100,8 @@ def _pieces(
     return {name: _Piece(space, name, network, sizes, logs) for name in space.pieces}
 
 
-class _Equation(NamedTuple):
-    """One piece: what the mean of its squared logarithms is made of.
-
-    Attributes:
-        axes: on which scales act.
-        share: of its entries those that are not 0, ``(1, *sizes)`` with size 1 where it does not depend on the place.
-        means: for each axis the sum of logarithms along it, over the number of all entries but those; as ``share``.
-    """
-
-    axes: list[Charged]
-    share: Tensor
-    means: list[Tensor]
-
-
-def _equation(piece: _Piece) -> _Equation | None:
-    """Of one piece, which is read for it; None where it tells nothing about scales."""
+def _equation(piece: _Piece) -> LogEquation | None:
+    """Reads one piece; None where it says nothing about scales."""
     space, name = piece.space, piece.name
     axes = [] if name in space.dead else charged_axes(space, space.axes[name], scaling)
     if not axes:
@@ -144,7 +121,7 @@ def _equation(piece: _Piece) -> _Equation | None:
         for total in sums:
             _add(total, part, x)
     share, *means = (total * (total.numel() / math.prod(shape)) for total in (zeros, *sums))
-    return _Equation(axes, 1 - share, means)
+    return LogEquation(axes, 1 - share, means)
 
 
 def _zeros(shape: list[int], dims: Collection[int]) -> Tensor:
@@ -153,44 +130,6 @@ def _zeros(shape: list[int], dims: Collection[int]) -> Tensor:
 
 
 def _add(total: Tensor, part: Slice, x: Tensor) -> None:
-    """Add what a slice is made to, summed over where ``total`` has size 1."""
+    """Adds a function of a slice's values, summed over dimensions where ``total`` has size 1."""
     place = total[0] if total.shape[1 + part.dim] == 1 else part.of(total[0], part.dim)
     place += x.sum_to_size(place.shape)
-
-
-def _log_scales(pieces: Mapping[str, _Piece]) -> _Logs:
-    """The log scales ``(1, *sizes)`` at which the logarithms of a network's entries have least squares.
-
-    All pieces have equal weight, and so have all neurons of a node.
-    """
-    equations = [equation for piece in pieces.values() if (equation := _equation(piece))]
-    shapes = {
-        gauge: [1, *(mean.shape[dim] for dim in axis.dims)]
-        for axes, _, means in equations
-        for axis, mean in zip(axes, means, strict=True)
-        for gauge, _ in axis.charges
-    }
-    if not shapes:
-        return {}
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    root = torch.tensor(sizes, dtype=torch.float64).sqrt().repeat_interleave(torch.tensor(sizes))
-
-    def logs_of(v: Tensor) -> _Logs:
-        parts = torch.split(v * root, sizes, -1)
-        return {gauge: part.reshape(shape) for (gauge, shape), part in zip(shapes.items(), parts, strict=True)}
-
-    def pulls(logs: _Logs) -> Tensor:
-        """What pulls at each scale: what log scales add to the logarithms; without any, these as they are."""
-        total = {gauge: torch.zeros(shape, dtype=torch.float64) for gauge, shape in shapes.items()}
-        for axes, share, means in equations:
-            terms = [(q, gauge, axis.dims) for axis in axes for gauge, q in axis.charges]
-            added = [share * q * along(logs[gauge], dims, share.ndim) for q, gauge, dims in terms if logs]
-            for axis, mean in zip(axes, means, strict=True):
-                for part, (gauge, q) in itertools.product(added or [mean], axis.charges):
-                    total[gauge] += q * onto(part, axis.dims, torch.mean)
-        return joined(list(total.values())) / root
-
-    right = -pulls({})
-    return logs_of(
-        conjugate_gradients(lambda v: pulls(logs_of(v)), right, 1e-15 * float(right.norm()), _STEPS, look=True)
-    )

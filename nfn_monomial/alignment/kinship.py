@@ -1,9 +1,9 @@
-"""How surprising the likeness of two networks is: neurons in their places, against the same neurons in random orders.
+"""The likeness of two networks, as a p-value: neurons in their places, against the same neurons in random orders.
 
-Neurons have no order of their own: training treats all of a node alike, so that of a network B which has nothing to do
-with A every order is as likely as the one at hand. Where B was made from A, neurons stand where they stood in A. This
-is the null hypothesis and the idea of the constrained tests of Zhu et al., *Independence Tests for Language Models*
-(ICML 2025), for any group of permutations.
+Neurons have no order of their own: training treats all neurons of a node alike, so every order of the neurons of a
+network B that has nothing to do with A is as likely as the one at hand. Where B was made from A, neurons are where they
+were in A. This is the null hypothesis and the idea of the constrained tests of Zhu et al., *Independence Tests for
+Language Models* (ICML 2025), for any group of permutations.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import Network, sizes_of
+from .networks import Network, sizes_of
 from .places import (
     COUNTED,
     SURE,
-    Found,
+    Reasons,
     count_bound,
     fisher,
     marked,
-    own_pieces,
+    pieces_by_node,
     places_in,
     places_in_both,
     rows_of,
@@ -47,7 +47,7 @@ _AT_ONCE = 4_000_000  # numbers that are held together
 
 
 class NodeKinship(NamedTuple):
-    """What a node says.
+    """Kinship by the neurons of one node.
 
     Attributes:
         likeness: mean cosine of neurons that stand in the same place.
@@ -64,14 +64,15 @@ class NodeKinship(NamedTuple):
 
 @dataclass(frozen=True)
 class Kinship:
-    """What `kinship` found.
+    """Kinship of two networks, by `kinship`.
 
     Attributes:
-        p_value: how likely networks that were trained apart are to be at least so alike, at most; 1 without ``nodes``.
+        p_value: a bound on the probability that networks that were trained apart are as alike; 1 without ``nodes``.
         in_place: neurons of a that are nearer to b's in their own place than to all others.
-        expected: how many of these random orders have on average, at most: one for each set of neurons that is ordered.
+        expected: a bound on their mean number in random orders: one for each set of neurons that is ordered.
         neurons: how many neurons were looked at.
-        nodes: node -> what it says; empty where nothing can be tested, as no node has two neurons that may be permuted.
+        nodes: node -> kinship by its neurons; empty where nothing can be tested, because no node has two neurons that
+            may be permuted.
         places: nodes that were left out, as their neurons have places of their own -> what shows it, in words.
     """
 
@@ -80,11 +81,11 @@ class Kinship:
     expected: int = 0
     neurons: int = 0
     nodes: dict[str, NodeKinship] = field(default_factory=dict)
-    places: Found = field(default_factory=dict)
+    places: Reasons = field(default_factory=dict)
 
 
 class _Node(NamedTuple):
-    """One node of many pairs: sums of cosines, logarithms of p-values, neurons in place, each ``(pairs,)``."""
+    """One node of many pairs: sums of cosines, logarithms of p-values and neurons in place, each ``(pairs,)``."""
 
     name: str
     blocks: int
@@ -98,7 +99,7 @@ class _Node(NamedTuple):
 def kinship(
     space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, seed: Seed = 0, given: Network | None = None
 ) -> Kinship:
-    """A p-value for "networks a and b were trained independently", from where their neurons stand.
+    """Returns a p-value for "networks a and b were trained independently", from the order of their neurons.
 
     **Assumed** is that the law of one of the networks is the same for all orders of its neurons: ``g.B ~ B`` for all
     permutations ``g`` of the group. This holds where all neurons of a node are initialised alike, and trained by
@@ -106,18 +107,18 @@ def kinship(
     If then a and b are independent, ``P(p <= x) <= x`` for all x, whatever a is. Networks that start from the same
     weights, or the same seed, are not independent. An order that was imposed afterwards breaks the assumption: neurons
     that were sorted, or moved next to those of the other network (`align`). So do initial weights that are not alike
-    for all neurons, and what is not learned, as a table of sines that is added to a stream, or a mask.
+    for all neurons, and tensors that are not learned, such as a table of sines that is added to a stream, or a mask.
 
-    **Looked for** is therefore, where the p-value is 0.05 or less, what gives neurons places of their own. In each
-    network: likeness to an identity, a reversed one, a Hadamard matrix (Sylvester's), cosines (of the discrete cosine
-    transform) and sines (of positions); neighbours that are alike, also but for signs, for a step along the diagonal,
-    or in how they change from column to column (blocks, bands, steps). In both: zeros, and entries that are half of
-    their row or more, in the same places. Each is compared with random orders of one node's neurons, so networks whose
-    neurons were treated alike have each of them in a node with a probability of at most 1e-4, or 2e-3 where the p-value
-    is no smaller than half of that. Nodes along which one is found stay as they are (``places`` names them), and the
-    p-value is that of the others, which is as exact. So do nodes along which something varies that is ``given``, and
-    is the same in two networks. An order that looks like no order, as a random matrix that all training runs start
-    from, is not seen: to this test they are relatives, from the same first weights.
+    **Looked for**, therefore, where the p-value is 0.05 or less, is anything that gives neurons places of their own. In
+    each network: likeness to an identity, a reversed one, a Hadamard matrix (Sylvester's), cosines (of the discrete
+    cosine transform) and sines (of positions); neighbours that are alike, also but for signs, for a step along the
+    diagonal, or in how they change from column to column (blocks, bands, steps). In both: zeros, and entries that are
+    half of their row or more, in the same places. Each is compared with random orders of one node's neurons, so
+    networks whose neurons were treated alike have each of them in a node with a probability of at most 1e-4, or 2e-3
+    where the p-value is no smaller than half of that. Nodes along which one is found stay as they are (``places`` names
+    them), and the p-value is that of the others, which is as exact. So do nodes along which something varies that is
+    ``given``, and is the same in two networks. An order that looks like no order, as a random matrix that all training
+    runs start from, is not seen: to this test they are relatives, from the same first weights.
 
     **Not seen** are relatives whose neurons were permuted: there a large p-value says nothing. No exact test can see
     them without more assumptions: if training always ended in the same network up to the group, networks that were
@@ -133,7 +134,7 @@ def kinship(
     order, there are k or more with a probability of at most ``B^k / k!``. The p-value is
     ``min(p_sums / 0.999, p_count / 0.001)``, whose second part makes it as small as relatives deserve.
 
-    All is computed on the CPU in float64. Of large parameters some entries are looked at, the same in both networks.
+    Everything is computed on the CPU in float64, by some entries of large parameters, the same in both networks.
 
     Args:
         space: the weight space.
@@ -146,7 +147,7 @@ def kinship(
     Raises:
         ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
             or infinite values.
-        TypeError: for what is no mapping to floating point tensors.
+        TypeError: for anything but a mapping to floating point tensors.
 
     >>> space = WeightSpace.mlp([8, 32, 4], "relu")
     >>> a, b = ({name: torch.randn(shape) for name, shape in space.shapes().items()} for _ in range(2))
@@ -154,25 +155,30 @@ def kinship(
     >>> kinship(space, a, tuned).p_value < 1e-20 < kinship(space, a, b).p_value
     True
     """
-    tested = related(space, {"a": a, "b": b}, draws, seed, given or {})
-    places = tested.places.get((1, 0), {})
+    pair = related(space, {"a": a, "b": b}, draws, seed, given or {})
     nodes = {
         n.name: NodeKinship(float(n.sums[0]) / n.neurons, float(n.logs[0].exp()), int(n.in_place[0]), n.neurons)
-        for n in tested.nodes
+        for n in pair.nodes
     }
-    counts = sum(n.in_place for n in nodes.values()), sum(n.blocks for n in tested.nodes)
-    return Kinship(float(tested.p_values[1, 0]), *counts, sum(n.neurons for n in tested.nodes), nodes, places)
+    return Kinship(
+        p_value=float(pair.p_values[1, 0]),
+        in_place=sum(n.in_place for n in nodes.values()),
+        expected=sum(n.blocks for n in pair.nodes),
+        neurons=sum(n.neurons for n in pair.nodes),
+        nodes=nodes,
+        places=pair.places.get((1, 0), {}),
+    )
 
 
 @checked
 def kinships(
     space: WeightSpace, networks: Sequence[Network], *, draws: Count = 999, seed: Seed = 0, given: Network | None = None
 ) -> Tensor:
-    """P-values of all pairs of networks ``(N, N)``, float64, 1 on the diagonal: see `kinship`, arguments and errors.
+    """Returns p-values of all pairs of networks ``(N, N)``, float64, 1 on the diagonal; arguments as of `kinship`.
 
     Nodes whose neurons have places of their own in one of two networks are left out for this pair.
 
-    Those of one network depend on one another. Control of false discoveries (Benjamini-Hochberg) is proved for such
+    P-values of one network depend on one another. Control of false discoveries (Benjamini-Hochberg) is proved for such
     dependence only with the factor of Benjamini-Yekutieli; Holm's correction holds in any case.
     """
     if len(networks) < 2:
@@ -182,68 +188,67 @@ def kinships(
 
 
 class Related(NamedTuple):
-    """What `related` found.
+    """Kinship of all pairs of networks, by `related`.
 
     Attributes:
         p_values: of all pairs ``(N, N)``, 1 on the diagonal.
         places: pair (i, j < i) -> nodes that were left out, as their neurons have places of their own, and what shows
             it.
-        nodes: what nodes say of the pairs that were looked at last: all, if there is one.
+        nodes: each node's numbers for the pairs that were looked at last: all, if there is one.
     """
 
     p_values: Tensor
-    places: dict[tuple[int, int], Found]
+    places: dict[tuple[int, int], Reasons]
     nodes: list[_Node]
 
 
 @torch.no_grad()
-def related(space: WeightSpace, networks: Mapping[str, Network], draws: int, seed: int, given: Network) -> Related:
-    """P-values of all pairs; those that are small once more without the nodes whose neurons have places of their own.
+def related(space: WeightSpace, networks: Mapping[str, Network], draws: int, seed: int, fixed: Network) -> Related:
+    """Tests all pairs; those of small p-values again, without the nodes whose neurons have places of their own.
 
     Args:
         space: the weight space.
         networks: label -> network.
         draws: as of `kinship`.
         seed: as of `kinship`.
-        given: as of `kinship`.
+        fixed: tensors that are not learned, ``given`` of `kinship`.
     """
     sizes, every = sizes_of(space, networks), list(networks.values())
-    still = {name for name, size in sizes.items() if size < 2} | _placed(space, every, given, sizes)
+    still = {name for name, size in sizes.items() if size < 2} | _fixed(space, every, fixed, sizes)
     values = torch.ones(len(every), len(every), dtype=torch.float64)
 
     def tested(pairs: Sequence[tuple[int, int]], still: Collection[str]) -> list[_Node]:
         nodes = list(_nodes(space, every, pairs, sizes, still, draws, seed))
-        found = _joined(nodes) if nodes else 1.0
         i, j = torch.tensor(pairs).T
-        values[i, j] = values[j, i] = found
+        values[i, j] = values[j, i] = _joined(nodes) if nodes else 1.0
         return nodes
 
     pairs = [(i, j) for i in range(len(every)) for j in range(i)]
     nodes = tested(pairs, still)
-    own: dict[int, Found] = {}
-    marks: set[int] = set()
-    places: dict[tuple[int, int], Found] = {}
-    alike: dict[frozenset[str], list[tuple[int, int]]] = {}
+    reasons: dict[int, Reasons] = {}
+    with_marks: set[int] = set()
+    places: dict[tuple[int, int], Reasons] = {}
+    pairs_without: dict[frozenset[str], list[tuple[int, int]]] = {}
     # What is as surprising in a network as the likeness of two may be the reason for that.
     sure = min(max(SURE, 2 * float(values.min())), _LEAST_SURE)
     for i, j in pairs:
         if float(values[i, j]) <= _DOUBTFUL:
-            for k in {i, j} - own.keys():
-                own[k] = places_in(space, every[k], sizes, still, sure)
-                marks |= {k} if marked(space, every[k], sizes, still) else set()
-            found = own[i] | own[j]
-            if {i, j} <= marks:
-                found |= places_in_both(space, every[i], every[j], sizes, {*still, *found}, sure)
-            if found:
-                places[i, j] = found
-                alike.setdefault(frozenset(found), []).append((i, j))
-    for left_out, same in alike.items():
+            for k in {i, j} - reasons.keys():
+                reasons[k] = places_in(space, every[k], sizes, still, sure)
+                with_marks |= {k} if marked(space, every[k], sizes, still) else set()
+            of_pair = reasons[i] | reasons[j]
+            if {i, j} <= with_marks:
+                of_pair |= places_in_both(space, every[i], every[j], sizes, {*still, *of_pair}, sure)
+            if of_pair:
+                places[i, j] = of_pair
+                pairs_without.setdefault(frozenset(of_pair), []).append((i, j))
+    for left_out, same in pairs_without.items():
         nodes = tested(same, still | left_out)
     return Related(values, places, nodes)
 
 
 def partnership(x: Tensor, y: Tensor) -> float | None:
-    """How alike the activations of two networks' neurons are, each beside its partner, from 0 to 1.
+    """Returns the likeness of two networks' neurons by their activations, each beside its partner, from 0 to 1.
 
     The mean, over a's neurons that vary, of the size of the correlation with the one of b that is nearest, where this
     one's nearest is it again; else 0. The same for neurons in another order, scaled and flipped. It is no p-value:
@@ -291,29 +296,27 @@ def _nodes(
     draws: int,
     seed: int,
 ) -> Iterator[_Node]:
-    """What each node says of pairs of networks, which are in order."""
+    """Tests each node of pairs of networks, which are in order."""
     generator = torch.Generator().manual_seed(seed)
     needed = sorted({k for pair in pairs for k in pair})
     number = {k: n for n, k in enumerate(needed)}
     others = {i: torch.tensor([number[j] for k, j in pairs if k == i]) for i in dict.fromkeys(i for i, _ in pairs)}
-    for name, own in own_pieces(space, still).items():
+    for name, pieces in pieces_by_node(space, still).items():
         n, all_of = sizes[name], space.count(name, sizes)
-        if not own:
-            continue
-        vectors = torch.stack([_vectors(space, networks[k], name, own, sizes) for k in needed])
+        vectors = torch.stack([_vectors(space, networks[k], name, pieces, sizes) for k in needed])
         count = max(min(draws, _WORK // all_of), min(draws, 199))
         orders = torch.rand(count, all_of // n, n, generator=generator).argsort(-1)
         orders = torch.cat([torch.arange(n).expand(1, all_of // n, n), orders])
-        found = [
+        results = [
             _beside(vectors[number[i]], vectors[part], orders)
             for i, of in others.items()
             for part in torch.split(of, max(1, _AT_ONCE // (all_of * n)))
         ]
-        yield _Node(name, all_of // n, all_of, *(torch.cat(parts) for parts in zip(*found, strict=True)))
+        yield _Node(name, all_of // n, all_of, *(torch.cat(parts) for parts in zip(*results, strict=True)))
 
 
 def _beside(a: Tensor, others: Tensor, orders: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a and each other ``(blocks, n, entries)``: sums, logarithms of p-values, and neurons in place.
+    """Sums, logarithms of p-values, and neurons in place, of a and each other ``(blocks, n, entries)``.
 
     The first of the orders ``(draws + 1, blocks, n)`` leaves neurons where they are.
     """
@@ -332,25 +335,27 @@ def _beside(a: Tensor, others: Tensor, orders: Tensor) -> tuple[Tensor, Tensor, 
     return sums[:, 0].clone(), ((1.0 + larger.double()) / len(orders)).log(), in_place
 
 
-def _placed(space: WeightSpace, networks: Sequence[Network], given: Network, sizes: Mapping[str, int]) -> set[str]:
-    """Nodes along which something varies that is given, and is the same in two networks or more."""
-    found = set()
-    for name in given.keys() & space.parameters.keys():
+def _fixed(space: WeightSpace, networks: Sequence[Network], fixed: Network, sizes: Mapping[str, int]) -> set[str]:
+    """Nodes along which a tensor varies that is not learned, and is the same in two networks or more."""
+    nodes = set()
+    for name in fixed.keys() & space.parameters.keys():
         values = [network[name].detach() for network in networks]
-        same = given[name].detach() if given[name].shape == values[0].shape else values[0]  # of a narrower sibling
+        same = fixed[name].detach() if fixed[name].shape == values[0].shape else values[0]  # of a narrower sibling
         if sum(torch.equal(x, same.to(x)) for x in values) > 1:
             for piece, x in packing.cut(space, name, same, sizes):
                 axes = enumerate(space.axes[piece])
-                found |= {a.node for i, a in axes if isinstance(a, Axis) and bool((x != x.narrow(i, 0, 1)).any())}
-    return found
+                nodes |= {a.node for i, a in axes if isinstance(a, Axis) and bool((x != x.narrow(i, 0, 1)).any())}
+    return nodes
 
 
-def _vectors(space: WeightSpace, network: Network, name: str, own: Sequence[str], sizes: Mapping[str, int]) -> Tensor:
+def _vectors(
+    space: WeightSpace, network: Network, name: str, pieces: Sequence[str], sizes: Mapping[str, int]
+) -> Tensor:
     """Unit vectors of a node's neurons, or 0: ``(blocks, n, entries)``."""
     parts = []
-    for x in rows_of(space, network, name, own, sizes):
+    for x in rows_of(space, network, name, pieces, sizes):
         x = x.flatten(2)
-        if x.shape[-1] > (most := max(32, _PRODUCTS // (x.shape[0] * x.shape[1] ** 2 * len(own)))):
+        if x.shape[-1] > (most := max(32, _PRODUCTS // (x.shape[0] * x.shape[1] ** 2 * len(pieces)))):
             x = x[..., torch.randperm(x.shape[-1], generator=torch.Generator().manual_seed(0))[:most].to(x.device)]
         parts.append(x.to("cpu", torch.float64))
     return unit_vectors(parts)

@@ -1,6 +1,6 @@
-"""Which neurons of two networks are the same: by what their neighbours tell them, or by how well each pair fits.
+"""Matches the neurons of two networks: by features that their neighbours give them, or by how well each pair fits.
 
-An answer has for every neuron of a, node by node, its place in b (``sources``), before anything has moved. Neurons that
+A match has for every neuron of a, node by node, its place in b (``sources``), before anything has moved. Neurons that
 are nested in others are found among those of the one that matches these.
 """
 
@@ -34,7 +34,7 @@ def element_of(
     sources: Mapping[str, Tensor] | None = None,
     scales: Mapping[Gauge, Tensor] | None = None,
 ) -> GroupElement:
-    """An element with matrices of all nodes that are permuted, which products of elements need.
+    """Returns an element with matrices of all nodes that are permuted, which products of elements need.
 
     Neurons come from ``sources``, or stay; once they have moved, each gauge multiplies them with its scales, which have
     any shape, or with 1.
@@ -64,19 +64,24 @@ def family(space: WeightSpace, root: str) -> list[str]:
     return [name for name in space.nodes if root in space.ancestry(name)]
 
 
+def assignment(fits: Any) -> Any:
+    """For each row of ``fits`` a column, each taken once: those at which the sum of fits is largest."""
+    from scipy.optimize import linear_sum_assignment
+
+    return linear_sum_assignment(fits, maximize=True)[1]
+
+
 def assign(space: WeightSpace, root: str, fits: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
-    """The places of a family's neurons at which the sum of their fits is largest.
+    """Returns the places of a family's neurons at which the sum of their fits is largest.
 
     Fits ``(neurons, neurons)`` say how well a neuron of a (rows) fits to one of b; nodes of which nothing is known may
     have none. The fit of two neurons in which others are nested is their own and that of the best assignment inside.
     """
-    from scipy.optimize import linear_sum_assignment
-
     shapes = {name: [sizes[above] for above in space.ancestry(name)] for name in fits}
     arrays = {name: x.cpu().numpy().reshape(shapes[name] * 2) for name, x in fits.items()}
 
     def best(node: str, rows: _Place, columns: _Place) -> tuple[float, dict[str, Any]]:
-        """The largest sum of fits of a node's neurons inside a pair of neurons, and the places of all in there."""
+        """The largest sum of fits of a node's neurons inside a pair of neurons, and the places of all inside it."""
         n = sizes[node]
         at: Any = (*rows, slice(None), *columns)
         total = arrays[node][at] if node in arrays else np.zeros((n, n))
@@ -87,7 +92,7 @@ def assign(space: WeightSpace, root: str, fits: Mapping[str, Tensor], sizes: Map
         ]
         for pairs in inside:
             total = total + np.asarray([[value for value, _ in row] for row in pairs])
-        sources = linear_sum_assignment(total, maximize=True)[1] if n > 1 else np.zeros(1, dtype=np.int64)
+        sources = assignment(total)
         places = {node: sources}
         for pairs in inside:
             chosen = [(j, pairs[i][j][1]) for i, j in enumerate(sources)]
@@ -98,7 +103,7 @@ def assign(space: WeightSpace, root: str, fits: Mapping[str, Tensor], sizes: Map
 
 
 class Match:
-    """Which of b's neurons are a's, by their features (`Refinement`).
+    """The neurons of b that are those of a, by their features (`Refinement`).
 
     Attributes:
         sources: node -> for every neuron of a its place in b.
@@ -124,7 +129,7 @@ class Match:
             self.signs |= basis.of_gauges(basis.best(sums)[1] if sums else ones)
 
     def _sign(self, name: str, path: Parity) -> Tensor:
-        """Of a stream: the signs of a node's neurons, and of those that they are nested in, as far as the path goes."""
+        """The signs of a stream: of a node's neurons, and of those that they are nested in, as far as the path goes."""
         total = torch.ones(len(self.sources[name]), dtype=torch.float64)
         for above, odd in zip(self.space.ancestry(name), path, strict=False):
             for i, flips in enumerate(odd):
@@ -149,7 +154,7 @@ class Match:
         return sum(int((x != y).sum()) for x, y in pairs)
 
     def element(self) -> GroupElement:
-        """What brings b's neurons to the places and signs of a's."""
+        """The element that brings b's neurons to the places and signs of a's."""
         return element_of(self.space, self.sizes, sources=self.sources, scales=self.signs)
 
 
@@ -170,7 +175,7 @@ def _alike(
 
 
 def _colours(space: WeightSpace, streams: Mapping[str, Streams], name: str, sizes: Mapping[str, int]) -> Tensor:
-    """What no sign changes of a node's neurons, ``(blocks, n, colours)``: their own, and means over those inside."""
+    """Features of a node's neurons that no sign changes, ``(blocks, n, colours)``, and means over neurons inside."""
     parts = [h.flatten(0, -2) for path, h in streams.get(name, {}).items() if not any(map(any, path))]
     inner = [child for child, parent in space.nesting.items() if parent == name]
     parts += [_colours(space, streams, child, sizes).mean(1) for child in inner]
@@ -180,13 +185,11 @@ def _colours(space: WeightSpace, streams: Mapping[str, Streams], name: str, size
 
 
 def _nearest(a: Tensor, b: Tensor) -> Tensor:
-    """For each of a's rows the row of b that is nearest, each taken once: what several want is assigned among these."""
+    """For each of a's rows the nearest row of b, each taken once: those that several rows want are assigned to them."""
     nearest = torch.cat([torch.cdist(rows, b).argmin(-1) for rows in torch.split(a, _ROWS)])
     wanted = torch.bincount(nearest, minlength=len(b))
     rows, free = (wanted[nearest] > 1).nonzero()[:, 0], (wanted != 1).nonzero()[:, 0]
     if 0 < len(rows) <= _MOST:
-        from scipy.optimize import linear_sum_assignment
-
-        free = free[torch.from_numpy(linear_sum_assignment(torch.cdist(a[rows], b[free]).numpy())[1])]
-    nearest[rows] = free  # of more than that none can be told from the others: no symmetry turns one into the other
+        free = free[torch.from_numpy(assignment(-torch.cdist(a[rows], b[free]).numpy()))]
+    nearest[rows] = free  # beyond that number neurons are too alike: no symmetry turns one network into the other
     return nearest

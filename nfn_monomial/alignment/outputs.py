@@ -1,4 +1,4 @@
-"""How far the outputs of a module with the weights of two networks are apart, and how alike its neurons see them."""
+"""The difference of a module's outputs with the weights of two networks, and the likeness of its activations."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MARGIN = 4  # of what rounding all weights once does to outputs
 
 
 class OutputDifference(NamedTuple):
-    """What `output_difference` finds; without a module, the tensors that are not moved.
+    """The difference of two networks' outputs, by `output_difference`; without a module, tensors that are not moved.
 
     Attributes:
-        unmoved: of both networks what is not in the space: key -> tensor, the module's where a network has none.
+        unmoved: the tensors of both networks that are not in the space, by key; the module's where a network has none.
         outputs: how far the outputs are apart; None without a module.
         read: the keys of the module's tensors that it reads; None where nobody knows.
     """
@@ -76,7 +76,7 @@ def output_difference(
     inputs: Any,
     networks: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
 ) -> OutputDifference:
-    """Run a module, which is left as it is, with two networks, in float64.
+    """Runs a module, which is left as it is, with two networks, in float64.
 
     Parameters of the space go into it, and all else that has the name of one of the module's tensors. The element is
     what moves the second network next to the first.
@@ -100,7 +100,12 @@ def output_difference(
     rounding = _KEPT
     for i, (state, network) in enumerate(zip(states, networks, strict=True)):
         generator = torch.Generator().manual_seed(i)
-        noisy = {key: _rounded(state[key], network[name].dtype, generator) for name, key in names.items()}
+        # Every entry is off by some of what rounding to its dtype may leave.
+        noisy = {}
+        for name, key in names.items():
+            x = state[key]
+            random = 2 * torch.rand(x.shape, dtype=x.dtype, generator=generator) - 1
+            noisy[key] = x + tolerance(network[name].dtype) * x * random
         change = largest_change(answers(module, {**state, **noisy}, wide_inputs), outputs[i])
         rounding = max(rounding, _MARGIN * change) if math.isfinite(change) else rounding
     largest = 0.0
@@ -112,17 +117,12 @@ def output_difference(
     return OutputDifference(unmoved, Outputs(largest, relative, rounding, alone, eps), read)
 
 
-def _rounded(t: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """A tensor in float64 with every entry off by some of what rounding to a dtype, see `tolerance`, may leave."""
-    return t + tolerance(dtype) * t * (2 * torch.rand(t.shape, dtype=t.dtype, generator=generator) - 1)
-
-
 def p_value_of_partners(
     space: WeightSpace, module: nn.Module, inputs: Any, networks: Sequence[Mapping[str, Tensor]]
 ) -> float | None:
-    """A p-value for "all these networks were trained apart, by one recipe", from how alike the first two are.
+    """Returns a p-value for "all these networks were trained apart, by one recipe", by the likeness of the first two.
 
-    **Assumed** is that the networks behind the first two, the references, were trained independently and by the same
+    **Assumed** is that the networks after the first two, the references, were trained independently and by the same
     recipe (data, initialisation, number of steps may be drawn, but alike for all). If the first two are no relatives,
     then no order of all N networks is likelier than another, so that this pair is any of the ``N (N - 1) / 2``, and
     ``p = #{pairs whose partners are as alike} / (N (N - 1) / 2)`` is exact: ``P(p <= x) <= x``. The likeness of a pair

@@ -21,14 +21,14 @@ from nfn_monomial.running import evaluating, inputs_of, running
 
 @checked
 def mean_of(networks: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> dict[str, Tensor]:
-    """The weighted mean of several networks, running statistics included.
+    """Returns the weighted mean of several networks, running statistics included.
 
     Args:
         networks: parameter or buffer -> tensor; all of the same names, shapes and dtypes.
         weights: one for each network; equal ones by default.
 
     Returns:
-        New tensors; what is not floating point, as counters of batches, is that of the first network.
+        New tensors; those that are not floating point, such as counters of batches, are the first network's.
 
     Raises:
         ValueError: if names, shapes or numbers do not fit, naming what differs.
@@ -62,7 +62,7 @@ def _require_alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
 
 @checked
 def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: Share) -> dict[str, Tensor]:
-    """The network ``(1 - t) a + t b`` on the line between two, running statistics included.
+    """Returns the network ``(1 - t) a + t b`` on the line between two, running statistics included.
 
     Args:
         a: parameter or buffer -> tensor.
@@ -70,7 +70,7 @@ def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: Share) -> d
         t: 0 (all of ``a``) to 1 (all of ``b``).
 
     Returns:
-        New tensors; what is not floating point is that of ``a``.
+        New tensors; those that are not floating point are those of ``a``.
 
     Raises:
         ValueError: if ``t`` is outside, or as `mean_of`.
@@ -83,7 +83,7 @@ def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: Share) -> d
 
 @checked
 def barrier(losses: Sequence[float] | Tensor) -> float:
-    """How far the loss rises above the chord: ``max_t loss(t) - ((1 - t) loss(0) + t loss(1))``.
+    """Returns how far the loss rises above the chord: ``max_t loss(t) - ((1 - t) loss(0) + t loss(1))``.
 
     The definition of Ainsworth et al. 2022 (Git Re-Basin), Sec. 2; Frankle et al. 2020 take the mean of the two ends
     in place of the chord, which is the same where they are equal. At t = 0 and 1 it is 0, so it is never negative.
@@ -118,10 +118,10 @@ def mean_measures(
     batches: Iterable[tuple[Any, Tensor]],
     measure: Callable[[Any, Tensor], Tensor],
 ) -> Tensor:
-    """A measure of several networks on the same data, which is read once; such as the loss, for `barrier`.
+    """Measures several networks on the same data, which is read once: their losses for `barrier`, as an example.
 
     Args:
-        module: what runs, in eval mode; what a network does not name is the module's own.
+        module: runs in eval mode, with tensors of its own where a network does not name them.
         networks: K of them, parameter or buffer -> tensor.
         batches: pairs of inputs (a tensor, or a tuple of all positional arguments) and targets ``(n, ...)``.
         measure: outputs and targets -> a mean over the n samples, ``()`` or ``(k,)``.

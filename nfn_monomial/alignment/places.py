@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
-Found: TypeAlias = dict[str, str]
+Reasons: TypeAlias = dict[str, str]
 """Node -> what gives its neurons places of their own, in words."""
 
 LOOKED_FOR = "identities, Hadamard matrices, cosines, sines, neighbours that are alike, zeros in common"
@@ -36,26 +36,27 @@ _NOTHING = 1e-6  # of the usual size of entries: as good as 0
 _WIDE = 16  # columns of a matrix in which an entry that is half of its row is no accident
 
 
-def own_pieces(space: WeightSpace, still: Collection[str]) -> dict[str, list[str]]:
-    """Node -> the pieces of which it is the last node, and has one axis; those that others are nested in first, without
-    those that stay as they are.
+def pieces_by_node(space: WeightSpace, still: Collection[str]) -> dict[str, list[str]]:
+    """Node -> the pieces of which it is the last node, and has one axis; those that others are nested in first.
+
+    Nodes that stay as they are (``still``) are left out, and so are those without a piece.
     """
     order = sorted(space.nodes, key=lambda name: len(space.ancestry(name)))
-    own: dict[str, list[str]] = {name: [] for name in order if space.nodes[name].permutes and name not in still}
-    rank = {name: i for i, name in enumerate(own)}
+    pieces: dict[str, list[str]] = {name: [] for name in order if space.nodes[name].permutes and name not in still}
+    rank = {name: i for i, name in enumerate(pieces)}
     for piece, axes in space.axes.items():
         nodes = [axis.node for axis in axes if isinstance(axis, Axis) and axis.node in rank]
         if nodes and nodes.count(last := max(nodes, key=rank.__getitem__)) == 1:
-            own[last].append(piece)
-    return own
+            pieces[last].append(piece)
+    return {name: of_node for name, of_node in pieces.items() if of_node}
 
 
 def rows_of(
-    space: WeightSpace, network: Mapping[str, Tensor], name: str, own: Sequence[str], sizes: Mapping[str, int]
+    space: WeightSpace, network: Mapping[str, Tensor], name: str, pieces: Sequence[str], sizes: Mapping[str, int]
 ) -> list[Tensor]:
     """The entries of a node's neurons, piece by piece: ``(blocks, n, columns, kernel)``."""
-    found = []
-    for piece in own:
+    rows = []
+    for piece in pieces:
         axes, parameter = space.axes[piece], space.pieces[piece].parameter
         x = dict(packing.cut(space, parameter, network[parameter].detach(), sizes))[piece]
         (at,) = (place.path for place in space.pieces[piece].places if place.node == name)
@@ -64,8 +65,8 @@ def rows_of(
         kernel = [i for i in rest if i not in columns]
         lengths = [math.prod(x.shape[i] for i in dims) for dims in (columns, kernel)]
         x = x.permute(*at, *columns, *kernel)
-        found.append(x.reshape(space.count(name, sizes) // sizes[name], sizes[name], *lengths))
-    return found
+        rows.append(x.reshape(space.count(name, sizes) // sizes[name], sizes[name], *lengths))
+    return rows
 
 
 def unit_vectors(parts: Sequence[Tensor]) -> Tensor:
@@ -77,29 +78,16 @@ def unit_vectors(parts: Sequence[Tensor]) -> Tensor:
 
 
 def count_bound(count: Tensor, sets: int) -> Tensor:
-    """Logarithm of the probability of so many neurons in place, at most, of sets that are each in a random order."""
+    """Logarithm of a bound on the probability of a count of neurons in place, where sets are each in a random order."""
     return count * math.log(sets) - torch.lgamma(count + 1)
 
 
 def fisher(logs: Tensor) -> Tensor:
-    """Logarithm of the p-value that Fisher's method makes of those of independent ones: along the first dimension."""
+    """Joins logarithms of independent p-values along the first dimension by Fisher's method."""
     half = -logs.sum(0)  # of the statistic, chi-squared with 2 k degrees
     k = torch.arange(len(logs), dtype=torch.float64)
     joined: Tensor = torch.logsumexp(torch.special.xlogy(k, half[..., None]) - torch.lgamma(k + 1), -1) - half
     return joined
-
-
-class _Rows(NamedTuple):
-    """Some of a node's neurons: entries ``(blocks, n, columns, kernel)`` piece by piece, in float64 on the CPU; their
-    places among all ``(blocks, n, 1, 1)``; and how many there are.
-    """
-
-    parts: list[Tensor]
-    places: Tensor
-    neurons: int
-
-
-_Tested: TypeAlias = Callable[[str, Sequence[str]], dict[str, float]]
 
 
 def places_in(
@@ -108,18 +96,18 @@ def places_in(
     sizes: Mapping[str, int],
     still: Collection[str],
     sure: float = SURE,
-) -> Found:
-    """Nodes whose neurons have places of their own in a network, if some are ``still``, and what shows it.
+) -> Reasons:
+    """Finds nodes whose neurons have places of their own in a network, if some are ``still``, and what shows it.
 
     Args:
         space: the weight space.
         network: parameter name -> tensor ``(*shape)``.
         sizes: of all nodes.
         still: nodes that are not looked at.
-        sure: how likely neurons that are treated alike are to be said to have places by each thing that is looked for,
-            at most: of a node, or of all.
+        sure: the largest probability with which neurons that are treated alike are said to have places, by each thing
+            that is looked for: on one node, or on all.
     """
-    return _until_none(space, still, lambda name, own: _orders(_rows(space, network, name, own, sizes)), sure)
+    return _until_none(space, still, lambda name, pieces: _orders(space, network, name, pieces, sizes), sure)
 
 
 def places_in_both(
@@ -129,51 +117,58 @@ def places_in_both(
     sizes: Mapping[str, int],
     still: Collection[str],
     sure: float = SURE,
-) -> Found:
-    """Nodes along which two networks have zeros, or entries that stand out, in the same places, and which of these."""
+) -> Reasons:
+    """Finds nodes along which two networks have zeros, or entries that stand out, in the same places."""
 
-    def tested(name: str, own: Sequence[str]) -> dict[str, float]:
-        both = [_rows(space, network, name, own, sizes).parts for network in (a, b)]
-        found = {}
-        for what, marks in _MARKS.items():
+    def tested(name: str, pieces: Sequence[str]) -> dict[str, float]:
+        both = [_some_rows(space, network, name, pieces, sizes)[0] for network in (a, b)]
+        p_values = {}
+        for reason, marks in _MARKS.items():
             one, other = (unit_vectors([marks(x).double() for x in parts]) for parts in both)
             if one.any() and other.any():
-                found[what] = _in_place(one @ other.mT)
-        return found
+                p_values[reason] = _in_place(one @ other.mT)
+        return p_values
 
     return _until_none(space, still, tested, sure)
 
 
 def marked(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int], still: Collection[str]) -> bool:
-    """Whether a network has any zeros, or entries that stand out, for `places_in_both`."""
-    rows = (_rows(space, network, name, own, sizes) for name, own in own_pieces(space, still).items() if own)
-    return any(bool(marks(x).any()) for of in rows for x in of.parts for marks in _MARKS.values())
+    """True if a network has any zeros, or entries that stand out, for `places_in_both`."""
+    nodes = pieces_by_node(space, still).items()
+    parts = (x for name, pieces in nodes for x in _some_rows(space, network, name, pieces, sizes)[0])
+    return any(bool(marks(x).any()) for x in parts for marks in _MARKS.values())
 
 
-def _until_none(space: WeightSpace, still: Collection[str], tested: _Tested, sure: float) -> Found:
-    """Nodes of which a test finds something, then those of which it does when these stay as they are, and so on."""
-    found: Found = {}
+def _until_none(
+    space: WeightSpace, still: Collection[str], tested: Callable[[str, Sequence[str]], dict[str, float]], sure: float
+) -> Reasons:
+    """Nodes that a test has a reason for, then those that it has one for when these stay as they are, and so on.
+
+    The test is of a node and its pieces, and returns reason -> p-value.
+    """
+    reasons: Reasons = {}
     known: dict[tuple[str, ...], dict[str, float]] = {}
     while True:
-        own = {name: pieces for name, pieces in own_pieces(space, {*still, *found}).items() if pieces}
-        for name, pieces in own.items():
+        nodes = pieces_by_node(space, {*still, *reasons})
+        for name, pieces in nodes.items():
             if (name, *pieces) not in known:
                 known[name, *pieces] = tested(name, pieces)
-        p = {name: known[name, *pieces] for name, pieces in own.items()}
+        p = {name: known[name, *pieces] for name, pieces in nodes.items()}
         new = {name: min(of, key=of.__getitem__) for name, of in p.items() if min(of.values(), default=1.0) <= sure}
-        for what in () if new else {what for of in p.values() for what in of}:
-            values = {name: of[what] for name, of in p.items() if what in of}
+        for reason in () if new else {reason for of in p.values() for reason in of}:
+            values = {name: of[reason] for name, of in p.items() if reason in of}
             logs = torch.tensor([*values.values()], dtype=torch.float64).log()
-            if float(fisher(logs)) <= math.log(sure):  # what no node shows alone
-                new[min(values, key=values.__getitem__)] = what
+            if float(fisher(logs)) <= math.log(sure):  # which no node shows alone
+                new[min(values, key=values.__getitem__)] = reason
         if not new:
-            return found
-        found |= new
+            return reasons
+        reasons |= new
 
 
-def _rows(
-    space: WeightSpace, network: Mapping[str, Tensor], name: str, own: Sequence[str], sizes: Mapping[str, int]
-) -> _Rows:
+def _some_rows(
+    space: WeightSpace, network: Mapping[str, Tensor], name: str, pieces: Sequence[str], sizes: Mapping[str, int]
+) -> tuple[list[Tensor], Tensor]:
+    """Entries of some of a node's neurons, as of `rows_of`, in float64; and their places among all, ``(blocks, n)``."""
     n, count = sizes[name], space.count(name, sizes)
     blocks, half = min(count // n, max(1, _NEURONS // n)), _NEURONS // 2
     chosen = torch.arange(n)
@@ -181,27 +176,32 @@ def _rows(
         chosen = torch.cat([chosen[:half], torch.linspace(half, n - 1, half).round().long()])
     parts = [
         x[:blocks, :, :_COLUMNS][:, chosen.to(x.device)].to("cpu", torch.float64)
-        for x in rows_of(space, network, name, own, sizes)
+        for x in rows_of(space, network, name, pieces, sizes)
     ]
-    return _Rows(parts, (torch.arange(blocks)[:, None] * n + chosen)[..., None, None], count)
+    return parts, torch.arange(blocks)[:, None] * n + chosen
 
 
-def _orders(rows: _Rows) -> dict[str, float]:
-    """P-values of all orders that are looked for."""
-    own, found = unit_vectors(rows.parts), {}
-    for what, entry in _MATRICES.items():
+def _orders(
+    space: WeightSpace, network: Mapping[str, Tensor], name: str, pieces: Sequence[str], sizes: Mapping[str, int]
+) -> dict[str, float]:
+    """P-values of all orders that are looked for, on one node."""
+    rows, places = _some_rows(space, network, name, pieces, sizes)
+    vectors, p_values = unit_vectors(rows), {}
+    for reason, entry in _MATRICES.items():
         like = [
-            entry(rows.places, torch.arange(x.shape[2])[:, None], rows.neurons, x.shape[2]).double().expand(x.shape)
-            for x in rows.parts
+            entry(places[..., None, None], torch.arange(x.shape[2])[:, None], space.count(name, sizes), x.shape[2])
+            .double()
+            .expand(x.shape)
+            for x in rows
         ]
-        found[what] = _in_place(own @ unit_vectors(like).mT)
-    if min(found.values()) <= SURE:  # which says more than likeness of neighbours
-        return found
-    for what, (view, shift) in _VIEWS.items():
-        parts = [view(x) for x in rows.parts]
-        shifted = unit_vectors([x.roll(shift, 2) for x in parts])
-        found[what] = _rank(shifted @ unit_vectors(parts).mT, lambda orders: (orders[..., :-1], orders[..., 1:]))
-    return found
+        p_values[reason] = _in_place(vectors @ unit_vectors(like).mT)
+    if min(p_values.values()) <= SURE:  # which says more than likeness of neighbours
+        return p_values
+    for reason, (view, shift) in _VIEWS.items():
+        views = [view(x) for x in rows]
+        shifted = unit_vectors([x.roll(shift, 2) for x in views])
+        p_values[reason] = _rank(shifted @ unit_vectors(views).mT, lambda orders: (orders[..., :-1], orders[..., 1:]))
+    return p_values
 
 
 def _in_place(cosines: Tensor) -> float:
@@ -241,7 +241,7 @@ def _random_orders(draws: int, blocks: int, n: int) -> Tensor:
 
 
 def _parity(x: Tensor) -> Tensor:
-    """Whether a number has an odd number of bits."""
+    """1 for a number with an odd number of bits, else 0."""
     for shift in (16, 8, 4, 2, 1):
         x = x ^ (x >> shift)
     return x & 1
@@ -254,7 +254,7 @@ def _waves(t: Tensor, channel: Tensor, channels: int) -> Tensor:
 
 
 def _halves(t: Tensor, channel: Tensor, channels: int) -> Tensor:
-    """The same, all sines in front."""
+    """The same table with all sines first."""
     half = (channels + 1) // 2
     angle = t / 1e4 ** (channel % half / half)
     return torch.where(channel < half, angle.sin(), angle.cos())

@@ -2,11 +2,11 @@
 
 In the mean of two networks, units that agree only in part vary less than in either of them, layer by layer more so.
 Jordan et al. 2022 (REPAIR) set mean and standard deviation of every unit's preactivation to the means of those in the
-endpoints. Behind a layer with a bias that is one factor and one shift of a unit, which weight and bias take up; behind
-a batch norm, gain and shift do, once its running statistics are those of the merged network.
+endpoints. After a layer with a bias that is one factor and one shift of a unit, which weight and bias take up; after a
+batch norm, gain and shift do, once its running statistics are those of the merged network.
 
 Nothing here depends on the frame that the endpoints stand in. To take a norm's gain as it is would: for given running
-statistics a gain may be divided by what the rows in front are multiplied by, for new ones it may not.
+statistics a gain may be divided by what the rows before it are multiplied by, for new ones it may not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def repair(
     inputs: Any,
     weights: Sequence[float] | None = None,
 ) -> dict[str, Tensor]:
-    """A merged network, made anew with the statistics of its units set to what those of the endpoints are in the mean.
+    """Returns a merged network whose units have the mean of the statistics that they have in the endpoints.
 
     - **Batch norms with running statistics** (`nn.BatchNorm1d` to 3d): these become mean and variance of what enters
       the norm now. Gain and shift, where it has them, are set so that mean and deviation of what leaves it agree; the
@@ -50,7 +50,7 @@ def repair(
       the row of a unit that does not vary, whose mean alone is set.
 
     Statistics are over samples and positions, of one forward pass with all inputs, in which every layer sees what the
-    repaired layers in front of it hand on. Some hundred inputs of the training data will do; labels are not needed.
+    repaired layers before it hand on. Some hundred inputs of the training data will do; labels are not needed.
 
     Args:
         module: what runs, in eval mode; left as it is.
@@ -124,7 +124,7 @@ def _spreads(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, name
 def _run(
     module: nn.Module, network: Mapping[str, Tensor], inputs: Any, names: Sequence[str], hook: Callable[..., Any]
 ) -> Any:
-    """What the module answers with a forward hook at some of its layers, which is told their names."""
+    """Runs the module with a forward hook at some of its layers, which has their name as its first argument."""
     with evaluating(module), running(module, "the inputs"), contextlib.ExitStack() as hooks:
         for name in names:
             hooks.enter_context(module.get_submodule(name).register_forward_hook(functools.partial(hook, name)))

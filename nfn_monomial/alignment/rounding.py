@@ -1,4 +1,4 @@
-"""Which tensors of two networks are equal within the rounding of their dtypes."""
+"""Compares tensors of two networks within the rounding of their dtypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXACT = 1e-10  # to which scales are found in float64
 
 
 def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, leave_out: Collection[str] = ()) -> tuple[str, ...]:
-    """Keys under which two networks have different tensors, or one of them none; sorted.
+    """Returns the keys under which two networks have different tensors, or one of them none; sorted.
 
     Tensors of one dtype are to be equal, of two floating types within half a unit in the last place of each.
     """
@@ -38,14 +38,14 @@ def _equal(x: Tensor, y: Tensor) -> bool:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """To which an entry of this dtype that was multiplied is right, relative to its size, see `compare`."""
+    """Returns the relative error that an entry of this dtype may have once it was multiplied, see `compare`."""
     limit = torch.finfo(dtype)
     half_units = 3 if limit.bits < 32 else 32
     return max(half_units * limit.eps / 2, EXACT if limit.bits == 64 else 0.0)
 
 
 class Rounding(NamedTuple):
-    """How two tensors agree of which the second was moved next to the first.
+    """The agreement of two tensors, of which the second was moved next to the first.
 
     Attributes:
         error: largest relative difference of any entry; of a subnormal one, relative to the smallest normal number.
@@ -61,7 +61,7 @@ class Rounding(NamedTuple):
 def rounding_of(
     a: Tensor, moved: Tensor, multiplied: Tensor | None, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> Rounding:
-    """Compare two tensors entry by entry.
+    """Compares two tensors entry by entry.
 
     Args:
         a: the first tensor.
@@ -89,9 +89,9 @@ def rounding_of(
 def multiplied_by(
     space: WeightSpace, element: GroupElement, name: str, shape: Sequence[int], sizes: Mapping[str, int]
 ) -> Tensor | None:
-    """Mask of the entries of a parameter that an element multiplies; None where it multiplies none.
+    """Returns a mask of the entries of a parameter that an element multiplies; None where it multiplies none.
 
-    An entry on which a scale and its inverse act counts, as both have rounded it.
+    An entry on which a scale and its inverse act counts, because both have rounded it.
 
     Args:
         space: of the element.
@@ -115,5 +115,5 @@ def multiplied_by(
 
 
 def is_scaling(matrix: MonomialMatrix) -> bool:
-    """Whether a matrix scales anything."""
+    """True if a matrix scales anything."""
     return any(bool((s.abs() != 1).any()) for s in matrix.scales)

@@ -17,7 +17,7 @@ _SINGLE = torch.finfo(torch.float32).eps
 
 
 class Level(enum.IntEnum):
-    """How much is known about two networks, the most first."""
+    """Levels of knowledge about two networks, the most first."""
 
     SAME = 0
     ROUNDING = 1
@@ -51,7 +51,7 @@ class Move(NamedTuple):
 
     @property
     def explains(self) -> bool:
-        """Whether at most a hundredth of the stored distance is left."""
+        """True if at most a hundredth of the stored distance is left."""
         return self.left * EXPLAINS <= self.stored
 
     @property
@@ -61,7 +61,7 @@ class Move(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """What the weights alone say, which is never that functions differ."""
+        """The level by the weights alone, which never show that functions differ."""
         if self.equal and not self.left:
             return Level.SAME
         if not self.close or not (self.explains or self.cast):
@@ -90,17 +90,17 @@ class Outputs(NamedTuple):
 
     @property
     def agree(self) -> bool:
-        """Whether rounding explains the difference."""
+        """True if rounding explains the difference."""
         return self.relative <= self.rounding
 
     @property
     def refute(self) -> bool:
-        """Whether the difference is one of functions: beyond rounding, and beyond the root of the precision."""
+        """True if functions differ: by more than rounding, and more than the root of the precision."""
         return not self.relative <= max(self.rounding, self.eps**0.5)
 
 
 class Verdict(NamedTuple):
-    """What may be said about two networks.
+    """A statement about two networks.
 
     Attributes:
         level: how much is known.

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from nfn_monomial.linear_algebra import kernel
 from nfn_monomial.space.axes import Axis, Charge, powers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
@@ -20,7 +21,7 @@ _Signs: TypeAlias = dict[str, Tensor]
 
 
 def parity(space: WeightSpace, node: str, charge: Charge) -> int:
-    """Which sign gauges of a node flip an axis of this charge, a bit for each."""
+    """The sign gauges of a node that flip an axis of this charge, a bit for each."""
     gauges = zip(space.nodes[node].gauges, powers(charge), strict=True)
     return sum(1 << i for i, (gauge, q) in enumerate(gauges) if flipping(gauge, q))
 
@@ -42,22 +43,19 @@ class SignBasis:
     """
 
     def __init__(self, node: str, classes: list[int]) -> None:
-        rows: list[tuple[int, int, int]] = []  # vector, its lowest bit, of which independent classes it is the sum
-        self.products = {0: 0}
-        for flips in classes:
-            vector, combination = flips, 0
-            for row, lowest, of in rows:
-                if vector & lowest:
-                    vector, combination = vector ^ row, combination ^ of
-            if vector:
-                new = 1 << len(rows)
-                lowest, of = vector & -vector, combination ^ new
-                rows = [(r ^ vector, b, c ^ of) if r & lowest else (r, b, c) for r, b, c in rows]
-                rows.append((vector, lowest, of))
-                combination = new
-            self.products[flips] = combination
-        self.gauges = {Gauge(node, lowest.bit_length() - 1): of for _, lowest, of in rows}
-        self.rank = len(rows)
+        # Unknowns are the signs of classes (by their bits) and of gauges (i as ~i). A class is the sum of its gauges,
+        # and the kernel is written in the unknowns that come first.
+        gauges = range(max(classes, default=0).bit_length())
+        equations = [{flips: 1} | {~i: 1 for i in gauges if flips >> i & 1} for flips in classes]
+        basis = kernel(equations, [*classes, *(~i for i in reversed(gauges))], 2)
+        independent = [vector for vector in basis if next(iter(vector)) > 0]
+        bits = {0: 0}
+        for number, vector in enumerate(independent):
+            for unknown in vector:
+                bits[unknown] = bits.get(unknown, 0) | 1 << number
+        self.rank = len(independent)
+        self.products = {unknown: of for unknown, of in bits.items() if unknown >= 0}
+        self.gauges = {Gauge(node, ~unknown): of for unknown, of in bits.items() if unknown < 0}
 
     def sign(self, signs: Tensor, flips: int) -> Tensor:
         """The sign of a class, from those of independent classes ``(rank, ...)``."""
@@ -88,7 +86,7 @@ def _product(signs: Tensor, of: int) -> Tensor:
 
 
 def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
-    """Of every node."""
+    """Node -> its basis."""
     classes: dict[str, list[int]] = {name: [] for name in space.nodes}
     for axes in space.axes.values():
         for axis in axes:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.alignment import align
+from nfn_monomial.alignment.networks import least_precise
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.alignment.verdict import EXPLAINS, Level, Move, other_tensors, verdict_on
 from nfn_monomial.canonical.fingerprint import hashed, step_of
@@ -22,7 +23,8 @@ from nfn_monomial.space.packing import pieces, whole
 
 from .batches import batched
 from .normal_form import NormalForm
-from .turns import Turn, moved, rotated, stacked
+from .places import stacked
+from .turns import Rotary
 
 _ROUNDS = 20
 _WON = 1e-3  # of a distance: less is not worth another round
@@ -37,15 +39,16 @@ _SINGLE = torch.finfo(torch.float32).eps
 
 @dataclass(frozen=True)
 class FibreComparison:
-    """What `compare_fibres` found.
+    """Two networks compared by their normal forms, by `compare_fibres`.
 
     Attributes:
         same_function: whether the verdict begins with "the same function".
-        verdict: in words what is known (`verdict_on`).
+        verdict: the verdict in words (`verdict_on`).
         distances: ``||a - b|| / ||a||`` as the networks are, and between the normal forms, once b's is moved by what
             is left.
-        tolerance: what rounding of the networks' entries may make of the last one: every tensor may differ by what that
-            does to it; in float32 and float64 by no more than 1e-3 of the norm of the largest.
+        tolerance: the largest distance between normal forms that rounding of the networks' entries explains: every
+            tensor may differ by as much as that moves it; in float32 and float64 by no more than 1e-3 of the norm of
+            the largest.
         unlike: keys outside of the space, as frozen parameters and buffers, that have other values in the two, or than
             in the module, whose directions these are.
         close: nodes on which two singular values of a are nearly equal, so that rounding turns its normal form there.
@@ -80,7 +83,7 @@ class FibreComparison:
 def align_fibres(
     form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, seed: Seed = 0
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Two networks next to one another in all that leaves their functions as they are.
+    """Moves two networks next to one another by everything that leaves their functions as they are.
 
     Both are moved to their normal forms. That of b is aligned with that of a by permutations and signs (`align`), and
     node after node by the orthogonal matrix that brings it nearest (Procrustes), in turns, until that brings it no
@@ -107,11 +110,11 @@ def align_fibres(
     >>> torch.allclose(one["0.weight"], other["0.weight"], atol=1e-4)
     True
     """
-    own, other = (form(t) for t in _single(form, a, b))
-    near = own, _next_to(form, own, other, _precision(form, a, b), seed)
+    form_a, form_b = (form(network) for network in _single(form, a, b))
+    near = form_a, _next_to(form, form_a, form_b, _precision(form, a, b), seed)
     one, two = (
-        {n: x.to(t[form.whole.ties.get(n, n)]) for n, x in form.write(found).items()}
-        for t, found in zip((a, b), near, strict=True)
+        {n: x.to(network[form.whole.ties.get(n, n)]) for n, x in form.write(tensors).items()}
+        for network, tensors in zip((a, b), near, strict=True)
     )
     return one, two
 
@@ -120,15 +123,15 @@ def align_fibres(
 def compare_fibres(
     form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, seed: Seed = 0
 ) -> FibreComparison:
-    """Whether two networks are one function, up to all that leaves it as it is.
+    """Tells whether two networks are one function, up to everything that leaves it as it is.
 
     Their normal forms are brought next to one another as by `align_fibres`: where singular values are equal or nearly
     so, they are one another's rotations. The verdict (`verdict_on`) is "the same function" if they are equal within
     rounding, and that explains the distance: of every tensor that has other values in the two, at most a hundredth of
     its distance is left. In bfloat16 and float16 networks are "within the rounding of" the dtype, where at most a
-    hundredth is left of the distance of all tensors; what was trained on by some small steps is as far away in normal
-    form as it is stored, so nothing is known of it. Networks of which nothing is known are never called different here:
-    that takes outputs.
+    hundredth is left of the distance of all tensors; a network that was trained on by some small steps is as far away
+    in normal form as it is stored, so nothing is known of it. Networks of which nothing is known are never called
+    different here: that takes outputs.
 
     Args:
         form: of their architecture.
@@ -145,27 +148,30 @@ def compare_fibres(
     units = {n: max(torch.finfo(t[n].dtype).eps for t in (a, b)) for n in stored[0]}
     noisy = [form(_noisy(stored[i % 2], units, i)) for i in range(2 * _DRAWS)]
     allowed = _allowed(form, forms, noisy, narrow)
-    nearest = _next_to(form, forms[0], forms[1], eps, seed, _ROUNDS if _norms_agree(forms, allowed) else 1)
+    norms, form_norms, other_norms = map(_norms, (stored[0], *forms))
+    # Permutations, signs and rotations leave norms alone: where these differ, nothing makes the forms equal.
+    possible = all(abs(norm - other_norms[n]) <= allowed[n] for n, norm in form_norms.items())
+    nearest = _next_to(form, forms[0], forms[1], eps, seed, _ROUNDS if possible else 1)
     apart = {n: float((x - stored[1][n]).norm()) for n, x in stored[0].items()}
     left = {n: float((x - nearest[n]).norm()) if any(apart.values()) else 0.0 for n, x in forms[0].items()}
-    norms, form_norms = _norms(stored[0]), _norms(forms[0])
-    size, form_size = (math.hypot(*found.values()) or 1.0 for found in (norms, form_norms))
+    size, form_size = (math.hypot(*by_name.values()) or 1.0 for by_name in (norms, form_norms))
     distances = {
         "as they are": math.hypot(*apart.values()) / size,
         "between normal forms": math.hypot(*left.values()) / form_size,
     }
-    # Of a tensor that nothing turned, the same is left in normal form as is stored.
+    # A tensor that nothing turned is as far away in normal form as it is stored.
     explained = all(
         units[n] > _SINGLE or not apart[n] or left[n] * EXPLAINS * norms[n] <= apart[n] * form_norms[n]
         for n in apart
         if n in left
     )
+    dtype_a, dtype_b = (least_precise(network[n].dtype for n in form.whole.parameters) for network in (a, b))
     move = Move(
         "their normal forms are equal",
         stored=distances["as they are"],
         left=distances["between normal forms"],
         off=distances["between normal forms"],
-        dtypes=(_dtype(form, a), _dtype(form, b)),
+        dtypes=(dtype_a, dtype_b),
         equal=explained,
         close=all(x <= allowed[n] for n, x in left.items()),
     )
@@ -180,7 +186,7 @@ def compare_fibres(
 
 @checked
 def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
-    """A text of 32 hexadecimal digits: the same for all networks that are one function, up to all that leaves it alone.
+    """Returns 32 hexadecimal digits: the same for all networks that are one function, up to everything that leaves it.
 
     It is the `fingerprint` of the normal form, with the limits that this has, and ``2^-8.5`` as the step of float32, so
     that networks may have the same one that are six times as far apart. Numbers between two multiples may be rounded
@@ -189,31 +195,25 @@ def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
 
     Args:
         form: of its architecture.
-        network: a state dict; what is no parameter of ``form.whole`` is not looked at.
+        network: a state dict; other tensors than the parameters of ``form.whole`` are ignored.
 
     Raises:
         ValueError: for tensors that are missing, have other shapes, or are not finite.
         TypeError: for tensors that are not float32 or float64, as of `fingerprint`.
     """
-    given = {n: network[n] for n in form.whole.parameters if n in network}
-    for name, t in given.items():
+    parameters = {n: network[n] for n in form.whole.parameters if n in network}
+    for name, t in parameters.items():
         if isinstance(t, Tensor) and t.ndim != len(form.whole.parameters[name]):
             raise InvalidValueError(
                 f"a fingerprint is of one network: {name} has shape {tuple(t.shape)}, expected "
                 f"{len(form.whole.parameters[name])} dimensions; give each of a batch (B, 1, *shape) alone, as t[i, 0]"
             )
-    step, found = step_of(given, _STEPS), form(given)
-    text = hashed(form.space, _seen(form, found), step)
+    step, normal = step_of(parameters, _STEPS), form(parameters)
+    text = hashed(form.space, _seen(form, normal), step)
     if not _hidden(form):
         return text
-    squares = hashed(form.space.uncharged(), {n: x.square() for n, x in found.items()}, step)
+    squares = hashed(form.space.uncharged(), {n: x.square() for n, x in normal.items()}, step)
     return hashlib.sha256((text + squares).encode()).hexdigest()[:32]
-
-
-def _norms_agree(forms: Sequence[dict[str, Tensor]], allowed: Mapping[str, float]) -> bool:
-    """Whether permutations, signs and rotations, which leave norms alone, may make two normal forms equal."""
-    a, b = map(_norms, forms)
-    return all(abs(a[n] - b[n]) <= allowed[n] for n in a)
 
 
 def _norms(network: Mapping[str, Tensor]) -> dict[str, float]:
@@ -228,22 +228,17 @@ def _single(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) 
     return [{n: x.detach().squeeze(0) for n, x in batch.items()} for batch in batches]
 
 
-def _dtype(form: NormalForm, network: Mapping[str, Tensor]) -> torch.dtype:
-    """The least precise dtype of a network."""
-    return max((network[n].dtype for n in form.whole.parameters), key=lambda dtype: torch.finfo(dtype).eps)
-
-
-def _precision(form: NormalForm, *networks: Mapping[str, Tensor]) -> float:
-    return max(torch.finfo(_dtype(form, network)).eps for network in networks)
+def _precision(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    return max(torch.finfo(network[n].dtype).eps for network in (a, b) for n in form.whole.parameters)
 
 
 def _unlike(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
-    """Keys outside of the space under which there are other values; not of counters, nor of what nothing reads."""
-    own = {*form.whole.parameters, *form.whole.ties, *form.unused, *form.frozen}
-    both = [n for n in a if n in b and n not in own]
+    """Keys outside of the space with other values in the two, or in the module; but for what nothing reads."""
+    of_module = {*form.whole.parameters, *form.whole.ties, *form.unused, *form.frozen}
+    both = [n for n in a if n in b and n not in of_module]
     apart = differing({n: a[n] for n in both}, {n: b[n] for n in both})
-    known = [{n: t[n] for n in form.frozen if n in t} for t in (a, b)]
-    return [*apart, *{n for t in known for n in differing(t, {n: form.frozen[n] for n in t})}]
+    frozen = [{n: t[n] for n in form.frozen if n in t} for t in (a, b)]
+    return [*apart, *{n for t in frozen for n in differing(t, {n: form.frozen[n] for n in t})}]
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -256,35 +251,35 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 def _next_to(
     form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int, rounds: int = _ROUNDS
 ) -> dict[str, Tensor]:
-    """Normal form b next to a, by permutations and signs, and by orthogonal matrices, in turns."""
-    found, apart = b, _distance(a, b)
+    """Moves normal form b next to a, by permutations and signs, and by orthogonal matrices, in turns."""
+    # On a grid, forms that are equal but for rounding have equal entries, by which neurons are told apart.
+    largest = max(float(x.abs().max()) for x in a.values())
+    steps = {n: eps**_GRID * max(float(x.abs().max()), largest / 16) or 1.0 for n, x in a.items()}
+
+    def on_grid(network: dict[str, Tensor]) -> dict[str, Tensor]:
+        return _seen(form, {n: (x / steps[n]).round() * steps[n] for n, x in network.items()})
+
+    apart = _distance(a, b)
     for _ in range(rounds):
-        nearer = _turned(form, a, _aligned(form, a, found, eps, seed))
+        element = align(form.space, on_grid(a), on_grid(b), symmetry="sign", seed=seed).element
+        nearer = _turned(form, a, element.act(b))
         before, apart = apart, _distance(a, nearer)
         if apart >= before:
             break
-        found = nearer
+        b = nearer
         if apart >= before * (1 - _WON) or apart <= eps**_GRID:
             break
-    return found
-
-
-def _aligned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:
-    """Normal form b next to a, by permutations and signs."""
-    # On a grid, forms that are equal but for rounding have equal entries, by which neurons are told.
-    largest = max(float(x.abs().max()) for x in a.values())
-    steps = {n: eps**_GRID * max(float(x.abs().max()), largest / 16) or 1.0 for n, x in a.items()}
-    on_grid = [_seen(form, {n: (x / steps[n]).round() * steps[n] for n, x in network.items()}) for network in (a, b)]
-    return align(form.space, *on_grid, symmetry="sign", seed=seed).element.act(b)
+    return b
 
 
 def _hidden(form: NormalForm) -> set[str]:
     """Pieces with signs that no element of ``form.space`` has."""
-    return {place.piece for turn in form.turns if len(turn.pairs) > 1 for place in turn.places}
+    rotary = (turn for turn in form.turns if isinstance(turn, Rotary))
+    return {place.piece for turn in rotary if len(turn.pairs) > 1 for place in turn.places}
 
 
 def _seen(form: NormalForm, network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A normal form with zeros in the place of what has signs that no element has."""
+    """A normal form with zeros in place of pieces with signs that no element has."""
     hidden, sizes = _hidden(form), form.space.sizes()
     parts = pieces(form.space, {n: x.unsqueeze(0) for n, x in network.items()}, sizes)
     parts = {n: torch.zeros_like(x) if n in hidden else x for n, x in parts.items()}
@@ -292,46 +287,33 @@ def _seen(form: NormalForm, network: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Normal form b nearer to a, node by node, by orthogonal matrices."""
+    """Turns normal form b nearer to a, node by node, by orthogonal matrices."""
     space, sizes = form.space, form.space.sizes()
-    own, other = (pieces(space, {n: x.unsqueeze(0) for n, x in t.items()}, sizes) for t in (a, b))
+    x, y = (pieces(space, {n: t.unsqueeze(0) for n, t in network.items()}, sizes) for network in (a, b))
     apart = float("inf")
     for _ in range(_ROUNDS):
         for turn in form.turns:
-            nearest = _nearest(turn, stacked(own, turn.places) @ stacked(other, turn.places).mT)
-            other = moved(other, turn, nearest, nearest)
-        before, apart = apart, sum(float((own[n] - x).square().sum()) for n, x in other.items())
+            nearest = turn.nearest(stacked(x, turn.places) @ stacked(y, turn.places).mT)
+            y = turn.moved(y, nearest, nearest)
+        before, apart = apart, sum(float((x[n] - t).square().sum()) for n, t in y.items())
         if apart >= before * (1 - 1e-6):
             break
-    return {n: x.squeeze(0) for n, x in whole(space, other, sizes).items()}
-
-
-def _nearest(turn: Turn, product: Tensor) -> Tensor:
-    """The orthogonal matrix of a turn's kind that brings one stack of rows nearest to another, from ``a b^T``."""
-    if turn.kind != "rotary":
-        u, _, vh = torch.linalg.svd(product)
-        nearest: Tensor = u @ vh
-        return nearest
-    first, second = ([pair[i] for pair in turn.pairs] for i in (0, 1))
-    real = product[..., first, first] + product[..., second, second]
-    imaginary = product[..., second, first] - product[..., first, second]
-    angle = torch.atan2(imaginary, real)
-    return rotated(turn.pairs, product.shape[-1], angle.cos(), angle.sin())
+    return {n: t.squeeze(0) for n, t in whole(space, y, sizes).items()}
 
 
 def _allowed(
     form: NormalForm, forms: Sequence[dict[str, Tensor]], noisy: Sequence[dict[str, Tensor]], narrow: bool
 ) -> dict[str, float]:
-    """How far tensors of two normal forms may be apart, by how far those of `_noisy` networks, in turn, moved.
+    """Bounds on the distance of each tensor of two normal forms, by how far those of `_noisy` networks, in turn, moved.
 
     In dtypes that are not ``narrow`` a margin is added, and it is never more than 1e-3 of the norm of the largest.
     """
-    pairs = [(own, _turned(form, own, other)) for own, other in zip(itertools.cycle(forms), noisy, strict=False)]
+    pairs = [(x, _turned(form, x, moved)) for x, moved in zip(itertools.cycle(forms), noisy, strict=False)]
     norms = _norms(forms[0])
     largest = max(norms.values())
     allowed = {}
     for n, norm in norms.items():
-        noise = max(float((own[n] - other[n]).norm()) for own, other in pairs)
+        noise = max(float((x[n] - moved[n]).norm()) for x, moved in pairs)
         least = _LEAST * max(norm, _LEAST * largest)
         allowed[n] = max(noise, least) if narrow else min(max(_MARGIN * noise, least), _MOST * largest)
     return allowed

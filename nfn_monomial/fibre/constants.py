@@ -1,7 +1,7 @@
 """Constants that flow from one parameter to another: a bias that a later bias, or nothing, takes back.
 
-What is added to a value everywhere alike is carried through the linear operations behind it, until another parameter
-that is added takes it over, or a softmax or a norm subtracts it. Where it meets anything else, it stays where it was.
+A constant that is added to a value everywhere alike is carried through the linear operations that follow, until another
+parameter that is added takes it over, or a softmax or a norm subtracts it. Where it meets anything else, it stays.
 """
 
 from __future__ import annotations
@@ -33,78 +33,79 @@ class Constants:
 
     Attributes:
         sources: what is given away, each by itself and all together.
-        generating: parameters that meet no input as such: what is computed from them alone does, as generated weights.
+        generating: parameters that meet no input as such, but only in values computed from them, as generated weights.
     """
 
     def __init__(self, program: Program, parts: Mapping[str, Sequence[int]]) -> None:
         self.program = program
         self.sources: list[Source] = []
         self.generating = self._generating()
-        self._known = [*self._in_cells(), *self._candidates(parts)]
+        self._candidates = [*self._in_cells(), *self._added(parts)]
         self._live: set[Any] = set()  # nodes whose values change on the way
 
-    def found_at(self, slopes: Slopes) -> Iterator[Slope]:
-        """Find what is given away; all points are handed on, the first time that they are looked at."""
-        refused, wrong = set[Source](), set[Source]()
-        again = False
-        while wrong or not again:  # what a later point refuses may make room for others
-            wrong = set()
+    def settled_at(self, slopes: Slopes) -> Iterator[Slope]:
+        """Finds what is given away; hands on all points, the first time that they are looked at.
+
+        At the first point candidates are taken one after the other, each if it survives beside those before it. What
+        does not survive a later point is refused, which may make room for others: so all points are looked at again.
+        """
+        refused: set[Source] = set()
+        for again in itertools.count():
+            before = len(refused)
             for number, slope in enumerate(slopes.at()):
                 if number:
-                    wrong |= {source for source in self.sources if not self._flows(source, slope)}
+                    refused |= {source for source in self.sources if not self._survives(source, slope)}
                 else:
-                    self._find([source for source in self._known if source not in refused], slope)
+                    self.sources = []
+                    for source in (source for source in self._candidates if source not in refused):
+                        whole = source.stop is None
+                        alike = (s for s in self.sources if s.parameter == source.parameter)
+                        if not any(whole or s.stop is None for s in alike):
+                            self.sources.append(source)
+                            if not self._survives(source, slope):
+                                self.sources.pop()
                 if not again:
                     yield slope
-            refused |= wrong
-            again = True
-
-    def _find(self, candidates: Sequence[Source], slope: Slope) -> None:
-        """Take sources that are true at one point, each beside those before it."""
-        self.sources = []
-        for source in candidates:
-            whole = source.stop is None
-            if not any(s.parameter == source.parameter and (whole or s.stop is None) for s in self.sources):
-                self.sources.append(source)
-                if not self._flows(source, slope):
-                    self.sources.pop()
+            if len(refused) == before:
+                return
 
     def emptied(self) -> set[str]:
         """Parameters that give all away that they hold."""
         shapes = {name: t.shape for name, t in self.program.tensors.items()}
-        given = {name: sum(s.dimension(shapes[name]) for s in self.sources if s.parameter == name) for name in shapes}
-        return {name for name, shape in shapes.items() if given[name] == shape.numel()}
+        counts = {name: sum(s.dimension(shapes[name]) for s in self.sources if s.parameter == name) for name in shapes}
+        return {name for name, shape in shapes.items() if counts[name] == shape.numel()}
 
     def leave_out(self, names: Set[str], kinds: Collection[str] = ("all", "rows", "mean", "norm")) -> None:
-        """Forget what parameters give away, of these kinds."""
+        """Forgets what parameters give away, of these kinds."""
         self.sources = [s for s in self.sources if s.kind not in kinds or s.parameter not in names]
 
     def given_away(self, tensors: Tensors) -> dict[str, Tensor]:
         """Parameters of one network, of which every source has given all that it can."""
         return self._moved(tensors, lambda source, now: source.part(now[source.parameter], now))
 
-    def moved(self, tensors: Tensors, given: Mapping[Source, Tensor]) -> dict[str, Tensor]:
+    def moved(self, tensors: Tensors, constants: Mapping[Source, Tensor]) -> dict[str, Tensor]:
         """Parameters of one network with these constants given away, and taken by others."""
-        return self._moved(tensors, lambda source, _: given[source])
+        return self._moved(tensors, lambda source, _: constants[source])
 
     def _moved(self, tensors: Tensors, amount: Callable[[Source, Tensors], Tensor]) -> dict[str, Tensor]:
-        """Matrices first: what they do to constants later is not what they did."""
-        for matrices in (True, False):
-            given = {s: amount(s, tensors) for s in self.sources if self._is_matrix(s) == matrices}
-            changes = self._carried(tensors, given, self._live)
+        # Matrices first: what they do to constants later is not what they did.
+        ndim = {name: t.ndim for name, t in self.program.tensors.items()}
+        matrices = {s for s in self.sources if s.kind == "norm" or (s.kind == "all" and ndim[s.parameter] > 1)}
+        for first in (True, False):
+            constants = {s: amount(s, tensors) for s in self.sources if (s in matrices) == first}
+            changes = self._carried(tensors, constants, self._live)
             tensors = {n: t + changes[n] if n in changes else t for n, t in tensors.items()}
         return dict(tensors)
 
-    def _is_matrix(self, source: Source) -> bool:
-        return source.kind == "norm" or (source.kind == "all" and self.program.tensors[source.parameter].ndim > 1)
-
-    def _carried(self, tensors: Tensors, given: Mapping[Source, Tensor], live: set[Any] | None) -> dict[str, Tensor]:
-        """What changes in all parameters when sources give these constants away; see `Flow` for ``live``."""
+    def _carried(
+        self, tensors: Tensors, constants: Mapping[Source, Tensor], live: set[Any] | None
+    ) -> dict[str, Tensor]:
+        """The changes of all parameters when sources give these constants away; see `Flow` for ``live``."""
         changes: dict[str, Tensor] = {}
-        for source, x in given.items():
+        for source, x in constants.items():
             _add(changes, source.parameter, -x)
-        through = {s.parameter: changes[s.parameter] for s in given if s.taker is None}
-        for source, x in given.items():
+        through = {s.parameter: changes[s.parameter] for s in constants if s.taker is None}
+        for source, x in constants.items():
             if source.taker is not None:
                 _add(changes, source.taker, x)
         if through:
@@ -114,9 +115,9 @@ class Constants:
                 _add(changes, name, change)
         return changes
 
-    def _flows(self, source: Source, slope: Slope) -> bool:
-        """Whether a source's constants find takers, and the function stays as it is, to first order."""
-        tensors, gradients, length = slope
+    def _survives(self, source: Source, slope: Slope) -> bool:
+        """True if a source's constants find takers, and the function stays as it is, to first order."""
+        tensors, gradients = slope.tensors, slope.gradients
         try:
             changes = self._carried(tensors, {source: source.part(tensors[source.parameter], tensors)}, None)
         except Exception:  # of any kind: constants are fed to operations of all kinds
@@ -125,11 +126,11 @@ class Constants:
             return False
         terms = [gradients[name] * change for name, change in changes.items()]
         moved = sum(float(change.norm()) for change in changes.values())
-        rounding = _RTOL * sum(float(term.abs().sum()) for term in terms) + _ATOL * length * moved
+        rounding = _RTOL * sum(float(term.abs().sum()) for term in terms) + _ATOL * slope.length * moved
         return abs(sum(float(term.sum()) for term in terms)) <= rounding
 
-    def _candidates(self, parts: Mapping[str, Sequence[int]]) -> Iterator[Source]:
-        """What is added somewhere, last first: whole parameters, parts of these, or what is common to their rows."""
+    def _added(self, parts: Mapping[str, Sequence[int]]) -> Iterator[Source]:
+        """Candidates that are added somewhere, last first: parameters, their parts, what their rows have in common."""
         nodes, tensors = list(self.program.graph.nodes), self.program.tensors
         order = {node: n for n, node in enumerate(nodes)}
         users: dict[str, list[Any]] = {}
@@ -169,14 +170,14 @@ class Constants:
         return None if norm is None else self.program.parameters.get(norm.args[2].name)
 
     def _in_cells(self) -> Iterator[Source]:
-        """Of the two biases that every gate of a recurrent cell adds, the first."""
+        """Candidates in recurrent cells: the first of the two biases that every gate adds."""
         for node in self.program.graph.nodes:
             share = _GATES.get(operation(node)) if node.op == "call_function" else None
             if share is not None and node.args[3]:
                 names = [self.program.parameters.get(weight.name) for weight in node.args[2]]
-                for own, other in zip(names[2::4], names[3::4], strict=True):
-                    if own and other and own != other:
-                        yield Source(own, stop=round(self.program.tensors[own].shape[0] * share), taker=other)
+                for first, second in zip(names[2::4], names[3::4], strict=True):
+                    if first and second and first != second:
+                        yield Source(first, stop=round(self.program.tensors[first].shape[0] * share), taker=second)
 
 
 def _are_added(users: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Of which kind what acts on a network is, and where: in how many directions, and on which parameters."""
+"""The directions that leave a network's function as it is: how many of which kind, and on which parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .kinds import Fibre
-from .turns import shape_of, vectors_of
+from .places import shape_of
+from .turns import Rotary, Rotation
 
 KINDS = {
     "scales": "positive scales of neurons",
@@ -46,55 +47,44 @@ class SharedTurn(NamedTuple):
 def mappings_of(fibre: Fibre) -> list[SharedTurn]:
     """See `NormalForm.mappings`."""
     sizes = fibre.whole.sizes()
-    found = []
+    shared = []
     for gain in fibre.gains:
         node, taking = gain.place.axis.node, tuple(place.piece for place, power in gain.powers if power > 0)
-        found.append(SharedTurn("gains", node, sizes[node], (gain.place.piece,), taking))
+        shared.append(SharedTurn("gains", node, sizes[node], (gain.place.piece,), taking))
     for turn in fibre.turns:
-        kind = turn.kind if turn.kind in KINDS else "rotations"
-        size = 2 * len(turn.pairs) or sizes[turn.node]
-        writers, readers = (tuple(p.piece for p in turn.places if p.writes == side) for side in (True, False))
-        found.append(SharedTurn(kind, turn.node, size, writers, readers, turn.kind == "centred"))
-    return found
+        size = 2 * len(turn.pairs) if isinstance(turn, Rotary) else sizes[turn.node]
+        writers, readers = (tuple(place.piece for place in turn.side(writes)) for writes in (True, False))
+        centred = isinstance(turn, Rotation) and turn.centred
+        shared.append(SharedTurn(turn.kind, turn.node, size, writers, readers, centred))
+    return shared
 
 
 def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:
     """Kind -> node or parameter -> number of directions; ``left`` is the space of normal forms."""
     space = fibre.whole
-    sizes, shapes, emptied = space.sizes(), space.shapes(), fibre.emptied()
-    found: dict[str, dict[str, int]] = defaultdict(Counter)
+    sizes, shapes, empty = space.sizes(), space.shapes(), fibre.pieces_of(fibre.emptied())
+    counts: dict[str, dict[str, int]] = defaultdict(Counter)
     if scaled_nodes := [name for name, node in left.nodes.items() if node.scales]:
-        found["scales"][", ".join(scaled_nodes)] = left.group_dimension
+        counts["scales"][", ".join(scaled_nodes)] = left.group_dimension
     for turn in fibre.turns:
-        n = sizes[turn.node]
-        blocks = space.count(turn.node, sizes) // n
-        if turn.kind == "linear":
-            there = [place for place in turn.places if space.pieces[place.piece].parameter not in emptied]
-            p, q = (sum(vectors_of(space, place) for place in there if place.writes == side) for side in (True, False))
-            found["linear"][turn.node] += blocks * (n * n - max(n - p, 0) * max(n - q, 0))
-        elif turn.kind == "rotary":
-            inner = blocks * n if any(p.over for p in turn.places) else 1
-            found["rotary"][turn.node] += 2 * len(turn.pairs) * inner
-        else:
-            k = n - (turn.kind == "centred")
-            found["rotations"][turn.node] += blocks * k * (k - 1) // 2
+        counts[turn.kind][turn.node] += turn.dimension(space, empty)
     for gain in fibre.gains:
-        found["gains"][gain.place.piece] += space.count(gain.place.axis.node, sizes)
+        counts["gains"][gain.place.piece] += space.count(gain.place.axis.node, sizes)
     along: dict[str, set[int]] = {}
-    for place in fibre.ones:
+    for place in fibre.means:
         along.setdefault(place.piece, set()).add(place.at)
     for piece, dims in along.items():
         shape = shape_of(space, piece)
-        found["means"][piece] = math.prod(shape) - math.prod([n - (i in dims) for i, n in enumerate(shape)])
+        counts["means"][piece] = math.prod(shape) - math.prod([n - (i in dims) for i, n in enumerate(shape)])
     for source in fibre.constants.sources:
         mean = source.kind == "rows" and source.parameter in along  # that has it already
-        found["constants"][source.parameter] += source.dimension(shapes[source.parameter]) - mean
+        counts["constants"][source.parameter] += source.dimension(shapes[source.parameter]) - mean
     for place, _ in fibre.shifts:
-        found["constants"][place.piece] += space.count(place.axis.node, sizes)
+        counts["constants"][place.piece] += space.count(place.axis.node, sizes)
     for name in fibre.idle:
-        found["constants"][name] += math.prod(shapes[name])
-    given = {source.parameter for source in fibre.constants.sources} | fibre.idle
+        counts["constants"][name] += math.prod(shapes[name])
+    counted = {source.parameter for source in fibre.constants.sources} | fibre.idle
     for piece in space.dead:
-        if space.pieces[piece].parameter not in given:
-            found["constants"][piece] += math.prod(shape_of(space, piece))
-    return {kind: dict(found[kind]) for kind in KINDS if kind in found}
+        if space.pieces[piece].parameter not in counted:
+            counts["constants"][piece] += math.prod(shape_of(space, piece))
+    return {kind: dict(counts[kind]) for kind in KINDS if kind in counts}

@@ -10,31 +10,29 @@ are analytic there; `NormalForm` tests whole elements of it besides.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.space.axes import Axis, combined, flow, powers
-from nfn_monomial.space.packing import cut, joined
+from nfn_monomial.space.packing import pieces, whole
 from nfn_monomial.space.places import Place
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.graph import program_of
 
 from .constants import Constants
-from .slopes import Slopes
+from .places import places_of, shape_of
+from .slopes import Slope, Slopes
 from .sources import Statistics, statistics_of
-from .turns import Turn, centred, complement, flattened, places_of, scaled
+from .turns import Linear, Rotary, Rotation, Turn
 
 Tensors = Mapping[str, Tensor]
-
-_RTOL = 1e-9  # of rounding in float64, far below what any other direction changes
-_DEAD = 1e-12  # of all gradients: nothing is known of what has less
 
 
 class Gain(NamedTuple):
@@ -51,9 +49,63 @@ class Gain(NamedTuple):
     powers: tuple[tuple[Place, int], ...]
 
 
+class Mean(NamedTuple):
+    """An axis along which anything may be added to all entries alike, once gains are folded.
+
+    Attributes:
+        place: the axis.
+    """
+
+    place: Place
+
+    @classmethod
+    def candidates(cls, space: WeightSpace, places: Mapping[str, Sequence[Place]]) -> list[Self]:
+        """All axes of several entries."""
+        return [cls(p) for on_node in places.values() for p in on_node if shape_of(space, p.piece)[p.at] > 1]
+
+    def survives(self, slope: Slope) -> bool:
+        """True if the function stays as it is at one more point, to first order."""
+        return slope.ignores_mean(self.place)
+
+
+class Shift(NamedTuple):
+    """A bias that a norm adds and no later bias can take: it becomes 1, and the means of its readers carry it.
+
+    Attributes:
+        place: its axis.
+        readers: axes whose means nothing but the bias sees.
+    """
+
+    place: Place
+    readers: tuple[Place, ...]
+
+    @classmethod
+    def candidates(
+        cls,
+        space: WeightSpace,
+        places: Mapping[str, Sequence[Place]],
+        gains: Sequence[Gain],
+        means: Collection[Place],
+    ) -> Iterator[Self]:
+        """The one bias beside a gain, if there are readers whose means it keeps from vanishing."""
+        for gain in gains:
+            beside = [place for place, _ in gain.powers if place in places.get(gain.place.axis.node, ())]
+            added = []
+            for place in (place for place in beside if place.writes):
+                sizes = (n for i, n in enumerate(shape_of(space, place.piece)) if i not in place.over)
+                added += [place] * (sum(n > 1 for n in sizes) == 1)
+            readers = tuple(place for place in beside if not place.writes and place not in means)
+            if len(added) == 1 and readers:
+                yield cls(added[0], readers)
+
+    def survives(self, slope: Slope) -> bool:
+        """True if nothing sees the means at one more point, at which the bias is 0."""
+        return all(map(slope.ignores_mean, self.readers))
+
+
 @dataclass
 class Fibre:
-    """All that leaves a network's function as it is.
+    """Everything that leaves a network's function as it is.
 
     Attributes:
         whole: the space of its parameters, with the monomial group.
@@ -65,8 +117,8 @@ class Fibre:
         gains: what is folded into others, one after the other.
         charges: node and charge of an axis -> its charge under what is left when gains are 1, and axes of what acted
             on the gains as a whole.
-        shifts: what norms add and no later bias can take: it becomes 1, and readers carry what it did in their means.
-        ones: axes along which anything may be added to all entries alike, once gains are folded.
+        shifts: biases of norms that the means of their readers carry.
+        means: axes along which anything may be added to all entries alike, once gains are folded.
         turns: matrices on nodes.
     """
 
@@ -78,34 +130,24 @@ class Fibre:
     idle: set[str] = field(default_factory=set)
     gains: list[Gain] = field(default_factory=list)
     charges: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], list[Axis]]] = field(default_factory=dict)
-    shifts: list[tuple[Place, tuple[Place, ...]]] = field(default_factory=list)
-    ones: list[Place] = field(default_factory=list)
+    shifts: list[Shift] = field(default_factory=list)
+    means: list[Place] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
 
     def emptied(self) -> set[str]:
         """Parameters that hold nothing once constants are given away."""
         return self.constants.emptied() | self.idle
 
-    def opened(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Parameters ``(B, *shape)`` as pieces ``(B, *axes)``."""
-        sizes = self.whole.sizes()
-        return {p: x for name in self.whole.parameters for p, x in cut(self.whole, name, tensors[name], sizes)}
-
-    def of_network(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Parameters of one network as pieces of a batch of one."""
-        return self.opened({n: t.unsqueeze(0) for n, t in tensors.items()})
+    def pieces_of(self, parameters: Iterable[str]) -> set[str]:
+        """The pieces of some parameters."""
+        return {piece for name in parameters for piece in self.whole.pieces_of[name]}
 
     def folded(self, tensors: Tensors, empty: str = "") -> dict[str, Tensor]:
         """Parameters of one network, reduced; one piece becomes 0, if it is named."""
-        pieces = self.reduced({n: t.unsqueeze(0) for n, t in tensors.items()})
+        reduced = self.reduced({n: t.unsqueeze(0) for n, t in tensors.items()})
         if empty:
-            pieces[empty] = torch.zeros_like(pieces[empty])
-        return {n: t.squeeze(0) for n, t in self.closed(pieces).items()}
-
-    def closed(self, pieces: Tensors) -> dict[str, Tensor]:
-        """The inverse of `opened`."""
-        sizes = self.whole.sizes()
-        return {name: joined(self.whole, name, pieces, sizes) for name in self.whole.parameters}
+            reduced[empty] = torch.zeros_like(reduced[empty])
+        return {n: t.squeeze(0) for n, t in whole(self.whole, reduced, self.whole.sizes()).items()}
 
     def reduced(self, tensors: Tensors) -> dict[str, Tensor]:
         """Networks ``(B, *shape)`` as pieces: without what other parameters take over, and means that nobody sees."""
@@ -113,244 +155,141 @@ class Fibre:
         for norm in self.statistics:
             fresh = torch.zeros_like(tensors[norm.mean]), torch.ones_like(tensors[norm.variance])
             tensors = norm.replaced(tensors, *fresh)
-        found = self.opened(torch.func.vmap(self.constants.given_away)(tensors))
+        constant_free = torch.func.vmap(self.constants.given_away)(tensors)
+        x = pieces(self.whole, constant_free, self.whole.sizes())
         carried = {
-            place: scaled(found[place.piece], place, _of_neurons(found[own.piece], own)).mean(
-                1 + place.at, keepdim=True
-            )
-            for own, readers in self.shifts
+            place: place.mean(place.scaled(x[place.piece], shift.per_neuron(x[shift.piece])))
+            for shift, readers in self.shifts
             for place in readers
         }
-        for own, _, taking in self.gains:
-            factor = _of_neurons(found[own.piece], own)
+        for gain, _, taking in self.gains:
+            factor = gain.per_neuron(x[gain.piece])
             for place, power in taking:
-                moved = scaled(found[place.piece], place, factor**power)
-                found[place.piece] = torch.where(found[place.piece] == 0, 0, moved)
-            found[own.piece] = torch.ones_like(found[own.piece])
-        for own, _ in self.shifts:
-            found[own.piece] = torch.ones_like(found[own.piece])
+                scaled = place.scaled(x[place.piece], factor**power)
+                x[place.piece] = torch.where(x[place.piece] == 0, 0, scaled)
+            x[gain.piece] = torch.ones_like(x[gain.piece])
+        for shift, _ in self.shifts:
+            x[shift.piece] = torch.ones_like(x[shift.piece])
         for place, mean in carried.items():
-            found[place.piece] = centred(found[place.piece], place) + mean
-        for place in self.ones:
-            found[place.piece] = centred(found[place.piece], place)
-        dead = {*self.whole.dead, *(piece for name in self.idle for piece in self.whole.pieces_of[name])}
-        return {n: torch.zeros_like(x) if n in dead else x for n, x in found.items()}
+            x[place.piece] = place.centred(x[place.piece]) + mean
+        for place in self.means:
+            x[place.piece] = place.centred(x[place.piece])
+        dead = {*self.whole.dead, *self.pieces_of(self.idle)}
+        return {n: torch.zeros_like(t) if n in dead else t for n, t in x.items()}
 
 
-def _of_neurons(x: Tensor, place: Place) -> Tensor:
-    """A piece with one entry for each neuron, as ``(B, *what the node is nested in, n)``."""
-    return flattened(x, place).squeeze(-1)
+_Candidate = TypeVar("_Candidate", bound=Turn | Mean | Shift)
+
+
+def surviving(candidates: Sequence[_Candidate], slopes: Iterable[Slope]) -> list[_Candidate]:
+    """Candidates that survive at every point; no more points are looked at than are needed."""
+    candidates = list(candidates)
+    for slope in slopes if candidates else ():
+        candidates = [candidate for candidate in candidates if candidate.survives(slope)]
+        if not candidates:
+            break
+    return candidates
 
 
 def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], frozen: frozenset[str]) -> Fibre:
-    """All that leaves a module's function as it is, of the kinds that are known here."""
+    """Finds everything that leaves a module's function as it is, of the kinds that are known here.
+
+    Each kind has candidates, by the charges of axes, which have to survive at every random point.
+    """
     program = program_of(module, inputs, kwargs, frozen)
     if program.optional:  # buffers that are no statistics are constants, as the base of an adapter
         frozen = frozen | program.optional
         program = program_of(module, inputs, kwargs, frozen)
     space = WeightSpace.from_module(module, inputs, kwargs=kwargs, frozen=frozen)
     slopes = Slopes(module, (inputs, dict(kwargs)), space, frozen)
-    parts = {name: [_extent(space, piece) for piece in pieces] for name, pieces in space.pieces_of.items()}
+    parts = {name: [math.prod(shape_of(space, p)) for p in names] for name, names in space.pieces_of.items()}
     constants = Constants(program, parts)
     fibre = Fibre(space, constants, statistics_of(program, space), frozen, frozenset(program.unused))
-    every = {name: [p for p in found if p.piece not in space.dead] for name, found in places_of(space).items()}
-    nodes = [name for name, node in space.nodes.items() if space.count(name, space.sizes()) > 1]
-    linear = [turn for name in nodes if (turn := _linear(space, name, every[name]))]
-    rotary = rotary_places(space)
-    for slope in constants.found_at(slopes):
-        pieces = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
-        linear = [turn for turn in linear if _vanishes(*_moment(turn, *pieces))]
-        rotary = [turn for found in rotary if (turn := _rotary(found, *pieces))]
+    nodes = [name for name in space.nodes if space.count(name, space.sizes()) > 1]
+    every = places_of(space)
+    places = {name: [place for place in every[name] if place.piece not in space.dead] for name in nodes}
+
+    # Matrices that contain scales, and constants: at the weights as they are.
+    turns: list[Turn] = [*Linear.candidates(space, places), *Rotary.candidates(space, every)]
+    for slope in constants.settled_at(slopes):
+        turns = [turn for turn in turns if turn.survives(slope)]
     idle = constants.generating & {*space.parameters} - constants.emptied()
     for slope in slopes.at(fibre.folded) if idle else ():
-        idle = {name for name in idle if slope.gradients[name].norm() <= _DEAD * slope.length}
+        idle = {name for name in idle if slope.ignores(name)}
     fibre.idle = idle
     constants.leave_out(idle)
-    linear = [turn for turn in linear if _on_both_sides(turn, {p for n in fibre.emptied() for p in space.pieces_of[n]})]
-    fibre.turns = [*linear, *rotary]
+    empty = fibre.pieces_of(fibre.emptied())
+    fibre.turns = [t for t in turns if len({place.writes for place in t.places if place.piece not in empty}) == 2]
+
+    # Rotations and means that norms allow: where gains are folded, on nodes that no other matrices act on.
     free = [name for name in nodes if all(turn.node != name for turn in fibre.turns)]
     for name in free:
-        _fold(fibre, every[name])
-    gone = {gain.place.piece for gain in fibre.gains} | fibre.emptied()
-    left = {name: [p for p in every[name] if p.piece not in gone] for name in free}
-    streams = [Turn(name, "normed", tuple(left[name])) for name in free if left[name] and space.nodes[name].permutes]
-    ones = [p for name in free for p in left[name] if _size(space, p.axis) > 1]
-    moments: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-    for slope in slopes.at(fibre.folded):
-        tensors, gradients = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
-        ones = [p for p in ones if _unseen(gradients[p.piece], p, slope.length)]
-        streams = [t for t in streams if space.nodes[t.node].flips or not set(ones).isdisjoint(t.places)]
-        for turn in streams:
-            moments[turn.node].append(_moment(turn, tensors, gradients))
-    fibre.ones, seen = ones, {p.piece for p in ones}
-    means = {name for name, pieces in space.pieces_of.items() if seen.issuperset(pieces)}
-    constants.leave_out(means, ("mean", "norm"))  # a norm subtracts them anyhow
-    fibre.shifts = _shifts(fibre, left, slopes)
-    fibre.turns += [turn for found in streams if (turn := _rotation(fibre, found, moments[found.node]))]
+        _fold(fibre, places[name])
+    gone = {gain.place.piece for gain in fibre.gains} | fibre.pieces_of(fibre.emptied())
+    left = {name: [place for place in places[name] if place.piece not in gone] for name in free}
+    candidates: list[Mean | Rotation] = [*Mean.candidates(space, left), *Rotation.candidates(space, left)]
+    normed = surviving(candidates, slopes.at(fibre.folded))
+    fibre.means = [mean.place for mean in normed if isinstance(mean, Mean)]
+    unseen = {place.piece for place in fibre.means}
+    # A norm subtracts the means of these parameters anyhow.
+    constants.leave_out({n for n, parts in space.pieces_of.items() if unseen.issuperset(parts)}, ("mean", "norm"))
+    fibre.shifts = [
+        shift
+        for shift in Shift.candidates(space, left, fibre.gains, fibre.means)
+        if surviving([shift], slopes.at(functools.partial(fibre.folded, empty=shift.place.piece)))
+    ]
+    added = {shift.place for shift in fibre.shifts}
+    subtracted = {*fibre.means, *(place for shift in fibre.shifts for place in shift.readers)}
+    for turn in (turn for turn in normed if isinstance(turn, Rotation)):
+        centred = not subtracted.isdisjoint(turn.places)
+        allowed = subtracted | added >= {*turn.places} if centred else space.nodes[turn.node].flips
+        if turn.centred == centred and allowed:
+            fibre.turns.append(replace(turn, places=tuple(place for place in turn.places if place not in added)))
     return fibre
 
 
-def _shifts(fibre: Fibre, left: Mapping[str, list[Place]], slopes: Slopes) -> list[tuple[Place, tuple[Place, ...]]]:
-    """What norms add that no bias takes over, with what reads it: without it, means of these would not matter."""
-    found = []
-    for own, _, taking in fibre.gains:
-        places = [p for p, _ in taking if p in left.get(own.axis.node, ())]
-        added = [p for p in places if p.writes and len(_neurons(fibre, p)) == 1]
-        readers = tuple(p for p in places if not p.writes and p not in fibre.ones)
-        if len(added) == 1 and readers:
+def _fold(fibre: Fibre, places: Sequence[Place]) -> None:
+    """Folds the gains on a node into its other parameters, one after the other.
 
-            def without(tensors: Tensors, piece: str = added[0].piece) -> dict[str, Tensor]:
-                return fibre.folded(tensors, empty=piece)
-
-            points = ((fibre.of_network(slope.gradients), slope.length) for slope in slopes.at(without))
-            if all(_unseen(g[p.piece], p, length) for g, length in points for p in readers):
-                found.append((added[0], readers))
-    return found
-
-
-def _neurons(fibre: Fibre, place: Place) -> list[int]:
-    """Sizes of a piece's axes but those of 1 and those that the place's node is nested in."""
-    sizes = [_size(fibre.whole, axis) for axis in fibre.whole.axes[place.piece]]
-    return [n for i, n in enumerate(sizes) if n > 1 and i not in place.over]
-
-
-def _rotation(fibre: Fibre, turn: Turn, moments: Sequence[tuple[Tensor, Tensor]]) -> Turn | None:
-    """What turns a node when gains are folded: all rotations, or where means are not seen those of what is left."""
-    node, added = fibre.whole.nodes[turn.node], {place for place, _ in fibre.shifts}
-    unseen = {*fibre.ones, *(place for _, readers in fibre.shifts for place in readers)}
-    centre = not unseen.isdisjoint(turn.places)
-    fits = unseen | added >= {*turn.places} if centre else node.flips
-    if not fits or (node.size or 0) <= 1 + centre:
-        return None
-    if centre:
-        basis = complement(node.size or 0)
-        moments = [(basis.mT @ total @ basis, size) for total, size in moments]
-    if not all(_vanishes(*moment) for moment in moments):
-        return None
-    return Turn(turn.node, "centred" if centre else "normed", tuple(p for p in turn.places if p not in added))
-
-
-def _linear(space: WeightSpace, name: str, places: list[Place]) -> Turn | None:
-    """All invertible matrices, where each axis has the charge +1 or -1 of one scale and sign."""
-    node = space.nodes[name]
-    scales = [n for n, gauge in enumerate(node.gauges) if gauge.scales]
-    if len(scales) != 1 or node.gauges[scales[0]] is not Symmetry.MONOMIAL or (node.size or 0) < 2:
-        return None
-    charged = [p._replace(axis=Axis(name, powers(p.axis.charge)[scales[0]])) for p in places]
-    return (
-        Turn(name, "linear", tuple(charged), scales[0]) if all(abs(flow(p.axis.charge)) == 1 for p in charged) else None
-    )
-
-
-def _on_both_sides(turn: Turn, gone: Collection[str]) -> bool:
-    """Whether something writes to a node and something reads it, among what is not gone."""
-    return len({place.writes for place in turn.places if place.piece not in gone}) == 2
-
-
-def rotary_places(space: WeightSpace) -> list[Turn]:
-    """Where queries and keys may be made of rotary pairs: one scale multiplies some tensors and divides others.
-
-    The pairs lie along an axis of theirs on which nothing acts, of one even size in all of them.
+    A gain f on an axis with charges c, of which ``c_k`` is 1 or -1 for a gauge k of any scale and sign, becomes 1 by
+    the factors ``d_k = f^(-c_k)`` of that gauge, which multiply an axis with charges q by ``f^(-q_k c_k)``. What leaves
+    a gain of 1 as it is has ``d_k = prod_(i != k) d_i^(-c_k c_i)``. So charges q become ``q - q_k c_k c``: 0 on gauge
+    k, and 0 on the gain.
     """
-    found = []
-    for name, places in places_of(space).items():
-        for number, gauge in enumerate(space.nodes[name].gauges):
-            charged = [(p, powers(p.axis.charge)[number]) for p in places if powers(p.axis.charge)[number]]
-            if gauge.flips and {q for _, q in charged} == {1, -1}:
-                inner = [_inside(space, place)._replace(axis=Axis(name, q)) for place, q in charged]
-                sizes = {_size(space, space.axes[p.piece][p.at]) for p in inner if p.at >= 0}
-                if all(p.at >= 0 for p in inner) and len(sizes) == 1:
-                    found.append(Turn(name, "rotary", tuple(inner), number))
-    return found
-
-
-def _inside(space: WeightSpace, place: Place) -> Place:
-    """The first axis of a piece along which nothing acts and which is written to, in a node's neurons; -1 for none."""
-    axes = space.axes[place.piece]
-    over = (*place.over, place.at) if _size(space, axes[place.at]) > 1 else ()
-    for at, axis in enumerate(axes):
-        still = axis if isinstance(axis, int) else flow(axis.charge) > 0 and not space.nodes[axis.node].permutes
-        if still and at not in over and _size(space, axis) % 2 == 0:
-            return place._replace(path=(*over, at))
-    return place._replace(path=(-1,))
-
-
-def _rotary(turn: Turn, pieces: Tensors, slopes: Tensors) -> Turn | None:
-    """The pairs of entries that may be multiplied by complex numbers at one point, to first order, if these are all.
-
-    Where pairs are known from other points, no other pairs are found.
-    """
-    angles, scales = torch.zeros(()), torch.zeros(())
-    size = torch.zeros(())
-    for place in turn.places:
-        g, x = (flattened(t[place.piece], place) for t in (slopes, pieces))
-        own = (g @ x.mT).flatten(0, -3)
-        angles = angles + own
-        scales = scales + (own if place.writes else -own)
-        size = size + g.norm() * x.norm()
-    diagonal = scales.diagonal(dim1=-2, dim2=-1)
-    turns = (angles - angles.mT).abs().amax(0) <= _RTOL * size
-    stretches = (diagonal.unsqueeze(-1) + diagonal.unsqueeze(-2)).abs().amax(0) <= _RTOL * size
-    fits = (turns & stretches).triu(1)
-    pairs = tuple((i, j) for i, j in fits.nonzero().tolist() if not turn.pairs or (i, j) in turn.pairs)
-    return turn._replace(pairs=pairs) if sorted(sum(pairs, ())) == list(range(len(fits))) else None
-
-
-def _fold(fibre: Fibre, places: list[Place]) -> None:
-    """Find parameters that scale a node's neurons, of those gauges in which any sign and scale acts."""
     space = fibre.whole
     charges = {place: powers(place.axis.charge) for place in places}
     extra: dict[Place, list[Axis]] = {place: [] for place in places}
     for place in places:
-        path = (*place.over, place.at)
-        axes = [space.axes[place.piece][i] for i in path]
-        rest = [a for i, a in enumerate(space.axes[place.piece]) if i not in path]
-        still = all(not flow(a.charge) for a in axes if isinstance(a, Axis) and (space.nodes[a.node].size or 0) > 1)
-        # Factors of what the neurons are nested in are not taken over: a gain that has one stays.
-        still = still and not any(any(powers(a.charge)) for a in axes[:-1] if isinstance(a, Axis))
-        alone = space.pieces_of[space.pieces[place.piece].parameter] == [place.piece]
-        own, gauges = charges[place], space.nodes[place.axis.node].gauges
-        fits = (n for n, (q, g) in enumerate(zip(own, gauges, strict=True)) if abs(q) == 1 and g is Symmetry.MONOMIAL)
-        gauge = next(fits, None) if still and alone and all(_size(space, a) == 1 for a in rest) else None
-        if gauge is None:
+        gain, gauges = charges[place], space.nodes[place.axis.node].gauges
+        fits = (k for k, (c, g) in enumerate(zip(gain, gauges, strict=True)) if abs(c) == 1 and g is Symmetry.MONOMIAL)
+        k = next(fits, None) if _is_gain(space, place) else None
+        if k is None:
             continue
-        shares = {p: q[gauge] * own[gauge] for p, q in charges.items()}
-        taking = tuple((p, -share) for p, share in shares.items() if share and p != place)
-        fibre.gains.append(Gain(place, gauge, taking))
-        # What is left moves that gauge along with the others, so that the gain stays as it is.
-        charges = {p: tuple(a - shares[p] * b for a, b in zip(q, own, strict=True)) for p, q in charges.items()}
-        constants = [a for a in rest if isinstance(a, Axis)] + extra[place]
-        for p, share in shares.items():
-            extra[p] = [*extra[p], *(Axis(a.node, combined([a.charge], [-share])) for a in constants if share)]
+        shares = {other: q[k] * gain[k] for other, q in charges.items()}
+        taking = tuple((other, -share) for other, share in shares.items() if share and other != place)
+        fibre.gains.append(Gain(place, k, taking))
+        charges = {p: tuple(a - shares[p] * c for a, c in zip(q, gain, strict=True)) for p, q in charges.items()}
+        # What acted on the gain as a whole acts on the others in its place.
+        path = (*place.over, place.at)
+        constants = [axis for i, axis in enumerate(space.axes[place.piece]) if i not in path and isinstance(axis, Axis)]
+        constants += extra[place]
+        for other, share in shares.items():
+            extra[other] = [*extra[other], *(Axis(a.node, combined([a.charge], [-share])) for a in constants if share)]
     for place, charge in charges.items():
         fibre.charges[place.axis.node, powers(place.axis.charge)] = charge, extra[place]
 
 
-def _extent(space: WeightSpace, piece: str) -> int:
-    return math.prod(_size(space, axis) for axis in space.axes[piece])
+def _is_gain(space: WeightSpace, place: Place) -> bool:
+    """True for a parameter with one entry for each neuron, on which no scale of these themselves acts.
 
-
-def _size(space: WeightSpace, axis: Axis | int) -> int:
-    return axis if isinstance(axis, int) else space.sizes()[axis.node]
-
-
-def _moment(turn: Turn, pieces: Tensors, slopes: Tensors) -> tuple[Tensor, Tensor]:
-    """What has to be 0 for a turn to act, and the size of what is added up to it."""
-    total, size = torch.zeros(()), torch.zeros(())
-    for place in turn.places:
-        x, g = (flattened(t[place.piece], place) for t in (pieces, slopes))
-        own = g @ x.mT
-        total = total + (-own.mT if turn.kind == "linear" and not place.writes else own)
-        size = size + g.norm() * x.norm()
-    return total if turn.kind == "linear" else total - total.mT, size
-
-
-def _unseen(gradient: Tensor, place: Place, length: float) -> bool:
-    """Whether entries along an axis may all be changed alike, to first order at one point."""
-    alive = bool(gradient.norm() > _DEAD * length)
-    return alive and _vanishes(gradient.sum(1 + place.at), gradient.norm())
-
-
-def _vanishes(total: Tensor, size: Tensor) -> bool:
-    """Whether sums of products are 0 within rounding; of what has no gradient nothing is known."""
-    return bool(size > 0) and bool(total.abs().max() <= _RTOL * size)
+    Factors of what the neurons are nested in are not taken over: a gain that has one stays.
+    """
+    axes, path = space.axes[place.piece], (*place.over, place.at)
+    along = [axis for i in path if isinstance(axis := axes[i], Axis)]
+    sizes = shape_of(space, place.piece)
+    return (
+        space.pieces_of[space.pieces[place.piece].parameter] == [place.piece]
+        and all(n == 1 for i, n in enumerate(sizes) if i not in path)
+        and not any(flow(axis.charge) for axis in along if (space.nodes[axis.node].size or 0) > 1)
+        and not any(any(powers(axis.charge)) for axis in along[:-1])
+    )

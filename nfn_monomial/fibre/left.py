@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections import Counter
 
-from nfn_monomial.space.axes import Axis, Dim, each_axis, flatten_dims, powers, segments_of
+from nfn_monomial.linear_algebra import Span
+from nfn_monomial.space.axes import Axis, each_axis, flatten_dims, powers, segments_of
 from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
 from .kinds import Fibre
-from .turns import Turn
+from .turns import Linear, Rotary, Rotation, Turn
 
 
 def left_of(fibre: Fibre) -> WeightSpace:
-    """The space of normal forms.
+    """Returns the space of normal forms.
 
-    Folded gains, statistics and emptied parameters are left out. Of a node that matrices act on, signs and permutations
-    are left; of one whose mean nobody sees, one neuron less. Where a tensor reads the 1 that a norm adds in place of
-    its shift, its means are a tensor of their own, see `mean_of`.
+    Folded gains, statistics and emptied parameters are left out. Signs and permutations are left on a node that
+    matrices act on, and one neuron less on a node whose mean nobody sees. An axis has the charges that folding leaves,
+    without the gauges that have become 1; on a node with rotations it has the charge 1 of a sign. Where a tensor reads
+    the 1 that a norm adds in place of its bias, its means are a tensor of their own, see `mean_of`.
     """
     space = fibre.whole
     gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}
@@ -33,7 +34,7 @@ def left_of(fibre: Fibre) -> WeightSpace:
     def changed(axis: Axis) -> list[Axis]:
         turn, without = turns.get(axis.node), folded.get(axis.node, set())
         charges, extra = fibre.charges.get((axis.node, powers(axis.charge)), (powers(axis.charge), []))
-        if turn is not None and turn.kind in ("normed", "centred"):
+        if isinstance(turn, Rotation):
             return [Axis(axis.node, (charges[0], 1)), *extra]
         kept = tuple(q for n, q in enumerate(charges) if n not in without)
         if not kept and space.nodes[axis.node].size == 1:
@@ -46,17 +47,18 @@ def left_of(fibre: Fibre) -> WeightSpace:
         for name, dims in space.parameters.items()
         if name not in gone
     }
-    for own, readers in fibre.shifts:
+    for shift, readers in fibre.shifts:
         for place in readers:
             # A product of the two, summed over the node: factors of both act on it, and the reader's other axes.
             rest = [a for at, a in enumerate(space.axes[place.piece]) if at != place.at]
             shared = {place.axis.node, *space.ancestry(place.axis.node)}
-            both = [*rest, *(a for a in space.axes[own.piece] if isinstance(a, Axis) and a.node not in shared)]
-            both += [a for axis in (place.axis, own.axis) for a in changed(axis)[1:]]
+            both = [*rest, *(a for a in space.axes[shift.piece] if isinstance(a, Axis) and a.node not in shared)]
+            both += [a for axis in (place.axis, shift.axis) for a in changed(axis)[1:]]
             single = [a for a in both if isinstance(a, Axis) and space.nodes[a.node].size == 1]
             dims = [each_axis(a, changed) for a in both if a not in single]
             parameters[mean_of(place.piece)] = (*dims[:-1], (*flatten_dims(dims[-1:]), *single)) if dims else (*single,)
-    used = {axis.node for dims in parameters.values() for dim in dims for axis in _axes(dim)}
+    parts = [part for dims in parameters.values() for dim in dims for part in segments_of(dim)]
+    used = {axis.node for part in parts for axis in part if isinstance(axis, Axis)}
     parents = {nodes[name].parent for name in used}
     nodes = {name: node for name, node in nodes.items() if name in used | parents}
     ties = {other: name for other, name in space.ties.items() if name not in gone}
@@ -75,26 +77,19 @@ def _spare(space: WeightSpace) -> set[str]:
 
     So is the sign of a whole stream, once its entries have signs of their own.
     """
-    flips: dict[str, dict[int, int]] = {name: {} for name in space.nodes}  # node -> gauge -> flipped pieces, as bits
+    flips: dict[str, dict[int, Counter[int]]] = {name: {} for name in space.nodes}  # gauge -> pieces that it flips
     for number, axes in enumerate(space.axes.values()):
         for axis in (axis for axis in axes if isinstance(axis, Axis)):
             for gauge, (kind, q) in enumerate(zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)):
-                if kind.flips and q % 2:
-                    flips[axis.node][gauge] = flips[axis.node].get(gauge, 0) ^ 1 << number
-    found: set[str] = set()
+                if kind.flips:
+                    flips[axis.node].setdefault(gauge, Counter())[number] += q
+    spare: set[str] = set()
     for name, node in space.nodes.items():
         if node.size == 1 and node.gauges == (Symmetry.SIGN,):
-            own, basis = flips[name].get(0, 0), list[int]()
-            for other in [x for n, bits in flips.items() if n not in found | {name} for x in bits.values()]:
-                basis.append(functools.reduce(_less, basis, other))
-            if not functools.reduce(_less, basis, own):
-                found.add(name)
-    return found
-
-
-def _less(bits: int, other: int) -> int:
-    """The smaller one of these bits, and of their sum modulo 2 with others."""
-    return min(bits, bits ^ other)
+            others = (x for other, of_node in flips.items() if other not in {name, *spare} for x in of_node.values())
+            if flips[name].get(0, {}) in Span(2, others):
+                spare.add(name)
+    return spare
 
 
 def mean_of(piece: str) -> str:
@@ -103,15 +98,10 @@ def mean_of(piece: str) -> str:
 
 
 def _node(node: Node, turn: Turn | None, folded: set[int]) -> Node:
-    if turn is not None and turn.kind in ("normed", "centred"):
+    if isinstance(turn, Rotation):
         assert node.size is not None, "a module's nodes have sizes"
-        return Node((Symmetry.PERMUTATION, Symmetry.SIGN), node.size - (turn.kind == "centred"), node.parent)
-    if turn is not None:
+        return Node((Symmetry.PERMUTATION, Symmetry.SIGN), node.size - turn.centred, node.parent)
+    if isinstance(turn, Linear | Rotary):
         return node._replace(gauges=tuple(Symmetry.SIGN if n == turn.gauge else g for n, g in enumerate(node.gauges)))
     kept = tuple(gauge for n, gauge in enumerate(node.gauges) if n not in folded)
     return node._replace(gauges=kept or (Symmetry.PERMUTATION,))
-
-
-def _axes(dim: Dim) -> Iterator[Axis]:
-    for part in segments_of(dim):
-        yield from (axis for axis in part if isinstance(axis, Axis))

@@ -1,4 +1,4 @@
-"""Normal forms: of all networks with one function, those between which nothing is left but a monomial group."""
+"""Normal forms of networks, in which those with one function differ by an element of a monomial group alone."""
 
 from __future__ import annotations
 
@@ -14,32 +14,17 @@ from nfn_monomial.canonical.balance import rescaling
 from nfn_monomial.checks import checked, require
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.running import answers, doubled, inputs_of, largest_change
-from nfn_monomial.space.axes import Axis, powers
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.packing import cut, joined, pieces, whole
 from nfn_monomial.space.places import Place
-from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.verify.certificate import Point
 
 from .batches import batched
 from .directions import KINDS, SharedTurn, directions_of, mappings_of
-from .kinds import Fibre, fibre_of, rotary_places
+from .kinds import Fibre, fibre_of
 from .left import left_of, mean_of
-from .turns import (
-    Turn,
-    balanced,
-    centred,
-    complement,
-    flattened,
-    moved,
-    places_of,
-    principal,
-    random_matrices,
-    scaled,
-    shape_of,
-    stacked,
-    turned,
-    upright,
-)
+from .places import shape_of, stacked
+from .turns import Linear, Rotary, Rotation, complement
 
 _ROUNDS = 500
 _RTOL = 1e-14
@@ -55,28 +40,28 @@ class NormalForm:
         whole: the space of the module's parameters.
         space: the space of normal forms. Permutations, signs and positive scales are all that is left in its group.
         turns: nodes of ``space`` that matrices acted on, with their axes.
-        frozen: the module's tensors that stay as they are, by name: what is known holds where they have these values.
+        frozen: the module's tensors that stay as they are, by name: the form holds where they have these values.
         unused: names of its parameters that nothing reads.
     """
 
     def __init__(self, fibre: Fibre, frozen: Mapping[str, Tensor]) -> None:
         self._fibre = fibre
         self.whole, self.space = fibre.whole, left_of(fibre)
-        self.turns = [_placed(self.space, turn) for turn in fibre.turns]
+        self.turns = [turn.on(self.space) for turn in fibre.turns]
         self.frozen, self.unused = dict(frozen), fibre.unused
 
     @property
     def fibre_dimension(self) -> int:
-        """In how many directions weights can move without a change of the function, of all kinds that are known."""
+        """The number of directions in which weights move without a change of the function, of all known kinds."""
         return sum(self.dimensions().values())
 
     def dimensions(self) -> dict[str, int]:
-        """How many of these directions are of which kind; see `explain`."""
-        found = self.directions()
-        return {kind: sum(found.get(kind, {}).values()) for kind in KINDS}
+        """The number of these directions of each kind; see `explain`."""
+        directions = self.directions()
+        return {kind: sum(directions.get(kind, {}).values()) for kind in KINDS}
 
     def directions(self) -> dict[str, dict[str, int]]:
-        """How many of these directions are of which kind, on which node of ``whole`` or in which parameter.
+        """The number of these directions of each kind, on each node of ``whole`` or in each parameter.
 
         Returns:
             Kind, as `dimensions` has it -> node or parameter -> number of directions.
@@ -84,24 +69,24 @@ class NormalForm:
         return directions_of(self._fibre, self.space)
 
     def mappings(self) -> list[SharedTurn]:
-        """Which parameters share a matrix, as a rotation of the residual stream, and which take over a norm's gain."""
+        """Lists which parameters share a matrix, as a rotation of the residual stream, or take over a norm's gain."""
         return mappings_of(self._fibre)
 
     def explain(self) -> str:
-        """What acts on the network besides permutations, in words: how many directions of which kind, and where."""
+        """Describes in words what acts on the network besides permutations: the directions of each kind, and where."""
         total = sum(math.prod(shape) for shape in self.whole.shapes().values())
         lines = [f"{self.fibre_dimension} of {total} directions leave the function as it is:"]
-        for kind, found in self.directions().items():
-            lines.append(f"  {sum(found.values()):>6}  {KINDS[kind]}: {', '.join(found)}")
+        for kind, counts in self.directions().items():
+            lines.append(f"  {sum(counts.values()):>6}  {KINDS[kind]}: {', '.join(counts)}")
         lines.append(f"What is left is the group of {self.space}: permutations, signs and positive scales.")
-        if any(len(turn.pairs) > 1 for turn in self._fibre.turns):
+        if any(isinstance(turn, Rotary) and len(turn.pairs) > 1 for turn in self._fibre.turns):
             lines.append(
                 "Besides, the two entries of a rotary pair may change signs together, which that space does not say."
             )
         return "\n".join(lines)
 
     def __call__(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Networks of ``whole`` -> their normal forms, networks of ``space``.
+        """Moves networks of ``whole`` to their normal forms, networks of ``space``.
 
         Computed in float64. Gradients flow, where singular values are apart, but for those through the scales that
         `nfn_monomial.balance` finds.
@@ -129,43 +114,40 @@ class NormalForm:
             tensors = self._balanced(tensors)
             if not self._coupled or _change(tensors, before) < _RTOL:
                 break
-        parts = pieces(self.space, tensors, self.space.sizes())
+        x = pieces(self.space, tensors, self.space.sizes())
         for turn in self.turns:
-            if turn.kind in ("normed", "centred"):
-                flat = [flattened(parts[place.piece], place) for place in turn.places]
-                rotation = principal(sum((x @ x.mT for x in flat[1:]), flat[0] @ flat[0].mT))
-                parts = moved(parts, turn, rotation, rotation)
-        found = whole(self.space, parts, self.space.sizes())
-        _require_finite(found)
-        return found
+            if isinstance(turn, Rotation):  # last: the others leave its Gram matrix as it is now
+                x = turn.moved(x, *turn.normal(x))
+        form = whole(self.space, x, self.space.sizes())
+        _require_finite(form)
+        return form
 
-    def _in_coordinates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Pieces of the whole space as networks of what is left: nodes without means have one coordinate less."""
-        found, means = dict(found), {}
+    def _in_coordinates(self, whole_pieces: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Pieces of the whole space as networks of ``space``: nodes without means have one coordinate less."""
+        x, means = dict(whole_pieces), {}
         for place in self._reading:
-            x = found[place.piece]
-            name = mean_of(place.piece)
-            means[name] = x.mean(1 + place.at).reshape(len(x), *self.space.shapes()[name])
-            found[place.piece] = centred(x, place)
+            name, mean = mean_of(place.piece), place.mean(x[place.piece])
+            means[name] = mean.reshape(len(mean), *self.space.shapes()[name])
+            x[place.piece] = place.centred(x[place.piece])
         for place, basis in self._lowered:
-            found[place.piece] = turned(found[place.piece], place, basis.mT)
+            x[place.piece] = place.turned(x[place.piece], basis.mT)
         sizes = self.whole.sizes() | self.space.sizes()
         names = [name for name in self.space.parameters if name in self.whole.parameters]
-        return {name: joined(self.whole, name, found, sizes) for name in names} | means
+        return {name: joined(self.whole, name, x, sizes) for name in names} | means
 
     @property
     def _reading(self) -> list[Place]:
         """Axes of tensors that read what a norm adds."""
-        return [place for _, readers in self._fibre.shifts for place in readers]
+        return [place for shift in self._fibre.shifts for place in shift.readers]
 
     @property
     def _lowered(self) -> list[tuple[Place, Tensor]]:
         """Axes that have one coordinate less in normal forms, each with the basis of the others."""
-        turns = [turn for turn in self._fibre.turns if turn.kind == "centred"]
+        turns = [turn for turn in self._fibre.turns if isinstance(turn, Rotation) and turn.centred]
         return [(place, complement(self.whole.sizes()[turn.node])) for turn in turns for place in turn.places]
 
     def gaps(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """How far the numbers lie apart by which neurons are told, on every node that matrices act on.
+        """The least gap between the numbers that order the neurons, on every node that matrices act on.
 
         These are the squared singular values of the node's matrices, the squared norms of the neurons in normal form.
         Where two of them are equal, any rotation of the two neurons is left, and the form is one of many: where they
@@ -178,15 +160,15 @@ class NormalForm:
             Node -> ``(B,)``, or a number for one state dict: the least difference of two, relative to the largest.
         """
         batch, _ = batched(self.space, networks)
-        parts, found = pieces(self.space, batch, self.space.sizes()), {}
+        x, gaps = pieces(self.space, batch, self.space.sizes()), {}
         single = next(iter(networks.values())).ndim == next(iter(batch.values())).ndim - 1
         for turn in self.turns:
-            if turn.kind != "rotary":
-                written = [p for p in turn.places if p.writes or turn.kind != "linear"]
-                values = stacked(parts, written).square().sum(-1).sort(-1).values
+            if not isinstance(turn, Rotary):
+                places = turn.side(True) if isinstance(turn, Linear) else turn.places
+                values = stacked(x, places).square().sum(-1).sort(-1).values
                 least = values.diff(dim=-1).amin(-1) / values[..., -1].clamp(min=torch.finfo(values.dtype).tiny)
-                found[turn.node] = least.flatten(1).amin(1) if least.ndim > 1 else least
-        return {node: gap.squeeze(0) if single else gap for node, gap in found.items()}
+                gaps[turn.node] = least.flatten(1).amin(1) if least.ndim > 1 else least
+        return {node: gap.squeeze(0) if single else gap for node, gap in gaps.items()}
 
     def write(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Normal forms as networks of the module's own architecture: with gains of 1, and zeros where constants were.
@@ -199,27 +181,25 @@ class NormalForm:
         """
         batch, close = batched(self.space, networks)
         size, sizes = len(next(iter(batch.values()))), self.whole.sizes() | self.space.sizes()
-        ones = {gain.place.piece for gain in self._fibre.gains} | {place.piece for place, _ in self._fibre.shifts}
-        ones |= {piece for norm in self._fibre.statistics for piece in self.whole.pieces_of[norm.variance]}
-        found: dict[str, Tensor] = {}
+        ones = {gain.place.piece for gain in self._fibre.gains} | {shift.place.piece for shift in self._fibre.shifts}
+        ones |= self._fibre.pieces_of(norm.variance for norm in self._fibre.statistics)
+        x: dict[str, Tensor] = {}
         for name in self.whole.parameters:
             if name in batch:
-                found |= dict(cut(self.whole, name, batch[name], sizes))
+                x |= dict(cut(self.whole, name, batch[name], sizes))
                 continue
             for piece in self.whole.pieces_of[name]:
-                found[piece] = torch.full(
-                    (size, *shape_of(self.whole, piece)), float(piece in ones), dtype=torch.float64
-                )
+                x[piece] = torch.full((size, *shape_of(self.whole, piece)), float(piece in ones), dtype=torch.float64)
         for place, basis in self._lowered:
-            found[place.piece] = turned(found[place.piece], place, basis)
+            x[place.piece] = place.turned(x[place.piece], basis)
         for place in self._reading:
-            x, mean = found[place.piece], batch[mean_of(place.piece)]
-            found[place.piece] = x + mean.reshape(x.narrow(1 + place.at, 0, 1).shape)
-        return self._tied(close(self._fibre.closed(found)))
+            mean = batch[mean_of(place.piece)]
+            x[place.piece] = x[place.piece] + mean.reshape(place.mean(x[place.piece]).shape)
+        return self._tied(close(whole(self.whole, x, self.whole.sizes())))
 
-    def _tied(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _tied(self, networks: dict[str, Tensor]) -> dict[str, Tensor]:
         """Networks with other names of the same tensors, as state dicts have them."""
-        return found | {other: found[name] for other, name in self.whole.ties.items()}
+        return networks | {other: networks[name] for other, name in self.whole.ties.items()}
 
     def _balanced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Networks with positive scales and invertible matrices of least norm, each in turn."""
@@ -227,22 +207,18 @@ class NormalForm:
             features = self.space.pack({n: t.unsqueeze(1) for n, t in tensors.items()})
             features = rescaling(self.space, features, signs=False, converge=True).act(features)
             tensors = {n: t.squeeze(1) for n, t in self.space.unpack(features).items()}
-        parts = pieces(self.space, tensors, self.space.sizes())
+        x = pieces(self.space, tensors, self.space.sizes())
         for turn in self.turns:
-            if turn.kind == "linear":
-                sides = [stacked(parts, [p for p in turn.places if p.writes == writes]) for writes in (True, False)]
-                parts = moved(parts, turn, *balanced(*sides))
-            if turn.kind == "rotary":
-                sides = [stacked(parts, [p for p in turn.places if p.writes == writes]) for writes in (True, False)]
-                parts = moved(parts, turn, *upright(turn.pairs, *sides))
-        return whole(self.space, parts, self.space.sizes())
+            if not isinstance(turn, Rotation):
+                x = turn.moved(x, *turn.normal(x))
+        return whole(self.space, x, self.space.sizes())
 
     @property
     def _coupled(self) -> bool:
-        """Whether matrices and scales meet in a tensor, so that they have to be balanced together."""
+        """True if matrices and scales meet in a tensor, so that they have to be balanced together."""
         met: set[str] = set()
         for turn in self.turns:
-            for place in turn.places if turn.kind == "linear" else ():
+            for place in turn.places if isinstance(turn, Linear) else ():
                 axes = [axis for axis in self.space.axes[place.piece] if isinstance(axis, Axis)]
                 scales = any(self.space.nodes[axis.node].acting(axis.charge).scales for axis in axes)
                 if place.piece in met or scales:
@@ -263,30 +239,30 @@ class NormalForm:
         require(generator, torch.Generator | None, "sample: generator")
         batch, close = batched(self.whole, networks)
         fibre, count = self._fibre, len(next(iter(batch.values())))
-        found = fibre.reduced(batch)
-        for place in fibre.ones:
-            x = found[place.piece]
-            found[place.piece] = x + _randn(x.narrow(1 + place.at, 0, 1).shape, generator)
+        x = fibre.reduced(batch)
+        for place in fibre.means:
+            x[place.piece] = x[place.piece] + _randn(place.mean(x[place.piece]).shape, generator)
         for turn in fibre.turns:
-            found = moved(found, turn, *random_matrices(self.whole, turn, count, generator))
-        for own, readers in fibre.shifts:
-            shift = _randn(flattened(found[own.piece], own).squeeze(-1).shape, generator)
-            found[own.piece] = scaled(torch.ones_like(found[own.piece]), own, shift)
+            x = turn.moved(x, *turn.random(self.whole, count, generator))
+        for shift, readers in fibre.shifts:
+            values = _randn(shift.per_neuron(x[shift.piece]).shape, generator)
+            x[shift.piece] = shift.scaled(torch.ones_like(x[shift.piece]), values)
             for place in readers:
-                x, dim = found[place.piece], 1 + place.at
-                rest = x.sum(dim, keepdim=True) - scaled(centred(x, place), place, shift).sum(dim, keepdim=True)
-                size = scaled(torch.ones_like(x), place, shift).sum(dim, keepdim=True)
-                found[place.piece] = centred(x, place) + rest / size
-        tensors = fibre.closed(found)
+                weight, dim = x[place.piece], 1 + place.at
+                without = place.centred(weight)
+                left = weight.sum(dim, keepdim=True) - place.scaled(without, values).sum(dim, keepdim=True)
+                size = place.scaled(torch.ones_like(weight), values).sum(dim, keepdim=True)
+                x[place.piece] = without + left / size
+        tensors = whole(self.whole, x, self.whole.sizes())
         tensors |= {n: _randn(tensors[n].shape, generator) for n in sorted(fibre.idle)}
         noise = {n: _randn(t.shape, generator) for n, t in tensors.items()}
-        random = {
-            source: torch.func.vmap(lambda own, source=source: source.part(own[0], own[1]))(
+        constants = {
+            source: torch.func.vmap(lambda one, source=source: source.part(one[0], one[1]))(
                 (noise[source.parameter], tensors)
             )
             for source in fibre.constants.sources
         }
-        tensors = torch.func.vmap(fibre.constants.moved)(tensors, random)
+        tensors = torch.func.vmap(fibre.constants.moved)(tensors, constants)
         for norm in fibre.statistics:
             mean, variance = (_randn(tensors[norm.mean].shape, generator) for _ in range(2))
             tensors = norm.replaced(tensors, mean, variance.exp())
@@ -301,7 +277,7 @@ def normal_form(
     kwargs: Mapping[str, Any] | None = None,
     frozen: Collection[str] | None = None,
 ) -> NormalForm:
-    """All that leaves a module's function as it is, and the normal form of its weights under it.
+    """Finds everything that leaves a module's function as it is, and the normal form of its weights under it.
 
     Besides the monomial group of `WeightSpace.from_module` there may be invertible matrices, where linear maps alone
     touch neurons (between values and outputs of attention, in a low-rank adapter); rotations, where norms do besides;
@@ -337,16 +313,17 @@ def normal_form(
     return form
 
 
-def _certify(form: NormalForm, own: Point) -> None:
-    """Raise if random elements change what a module answers at its own weights, or near these."""
+def _certify(form: NormalForm, example: Point) -> None:
+    """Raises if random elements change what a module answers at its own weights, or near these."""
     generator = torch.Generator().manual_seed(1)
-    first = own.steady_answers()  # where they are 0, as of heads that start with zeros, all changes are infinite
-    points = [*[(own, first)] * all(bool(x.any()) for x in first), *own.near(generator, 3), *own.near(generator, 3)]
-    points += [(other.point, other.answers) for other in own.resized(generator) if other.point is not None]
-    kept = {name: t for name, t in own.weights().items() if name in form.frozen}
+    first = example.steady_answers()  # where they are 0, as of heads that start with zeros, all changes are infinite
+    points = [(example, first)] * all(bool(x.any()) for x in first)
+    points += [*example.near(generator, 3), *example.near(generator, 3)]
+    points += [(other.point, other.answers) for other in example.resized(generator) if other.point is not None]
+    kept = {name: t for name, t in example.weights().items() if name in form.frozen}
     for point, expected in points:
         if not (change := _largest_change(form, point, kept, expected, generator)) <= _CERTAIN:
-            if point is own and own.ties():  # equal entries that are taken by their places
+            if point is example and example.ties():  # equal entries that are taken by their places
                 continue
             raise InvalidValueError(
                 f"random elements of the fibre of {form.whole} change its answers by {change:.1e} (relative): an "
@@ -357,7 +334,7 @@ def _certify(form: NormalForm, own: Point) -> None:
 def _largest_change(
     form: NormalForm, point: Point, kept: dict[str, Tensor], expected: list[Tensor], generator: torch.Generator
 ) -> float:
-    """What random elements do to the answers at one point, where frozen tensors are kept."""
+    """The largest change that random elements make to the answers at one point, where frozen tensors are kept."""
     weights = point.weights() | kept
     expected = expected if not kept else answers(point.module, weights, *point.inputs)
     others: tuple[Callable[[], dict[str, Tensor]], ...] = (
@@ -365,17 +342,6 @@ def _largest_change(
         lambda: form.write(form.space.sample(generator=generator).act(form(weights))),
     )  # one at a time
     return max(largest_change(answers(point.module, weights | other(), *point.inputs), expected) for other in others)
-
-
-def _placed(space: WeightSpace, turn: Turn) -> Turn:
-    """A turn on the axes that are left."""
-    if turn.kind == "rotary":
-        (found,) = (t for t in rotary_places(space) if (t.node, t.gauge) == (turn.node, turn.gauge))
-        return turn._replace(places=found.places)
-    places = places_of(space)[turn.node]
-    if turn.kind == "linear":
-        places = [p._replace(axis=Axis(turn.node, powers(p.axis.charge)[turn.gauge])) for p in places]
-    return turn._replace(places=tuple(places))
 
 
 def _randn(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:

@@ -1,186 +1,316 @@
-"""Matrices on the axes of a node: how they act, and which of them lead to a normal form.
+"""Groups of matrices on the axes of a node: where they may act, whether they do, and the normal form that they allow.
 
 A node of ``n`` neurons that linear maps alone touch may be turned by any invertible ``G``: tensors that write to it by
 ``G``, those that read it by ``G^-T``. Where norms look at it besides, ``G`` is orthogonal, and both are the same.
+
+Each kind of group is one class. ``candidates`` are the nodes on which charges allow it, and it acts where it
+``survives`` the gradient at every random point. It has a ``dimension``, acts ``on`` the space of normal forms in the
+same way, and gives matrices ``G`` with ``G^-T``: those that lead to the ``normal`` form, and ``random`` ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.space.axes import Axis, flow, powers
 from nfn_monomial.space.places import Place
 from nfn_monomial.space.weight_space import WeightSpace
+from nfn_monomial.symmetry import Symmetry
+
+from .places import places_of, shape_of, stacked
+from .slopes import Slope, small, vanishes
+
+Pieces = Mapping[str, Tensor]
 
 
-class Turn(NamedTuple):
-    """A group of matrices that acts on a node.
+@dataclass
+class _OnNode:
+    """Matrices ``(B, *what the node is nested in, n, n)`` on the axes of a node.
 
     Attributes:
         node: its name.
-        kind: ``"linear"`` for all invertible ones, ``"normed"`` for orthogonal ones, ``"centred"`` for those of them
-            that leave ``(1, ..., 1)`` where it is; ``"rotary"`` for those that multiply pairs of entries, as complex
-            numbers: these lie in what the node's neurons are made of.
-        places: the axes that they act on; of linear and rotary ones, with the charge +1 or -1 that counts.
-        gauge: of linear and rotary ones, the number of the node's gauge that they contain.
-        pairs: of rotary ones.
+        places: the axes that they act on; in `Linear` and `Rotary` with the charge +1 or -1 that counts.
+        kind: as `NormalForm.dimensions` has it.
     """
+
+    kind: ClassVar[str]
 
     node: str
-    kind: str
     places: tuple[Place, ...]
-    gauge: int = 0
+
+    def side(self, writes: bool) -> list[Place]:
+        """The places that write to the node, or those that read it."""
+        return [place for place in self.places if place.writes == writes]
+
+    def moved(self, pieces: Pieces, matrix: Tensor, inverse: Tensor) -> dict[str, Tensor]:
+        """Pieces with a matrix on axes that write, and the transpose of its inverse on those that read."""
+        turned = dict(pieces)
+        for place in self.places:
+            turned[place.piece] = place.turned(turned[place.piece], matrix if place.writes else inverse)
+        return turned
+
+    def nearest(self, product: Tensor) -> Tensor:
+        """The orthogonal ``G`` that brings rows ``b`` nearest to ``a``, from ``a b^T`` (Procrustes)."""
+        u, _, vh = torch.linalg.svd(product)
+        nearest: Tensor = u @ vh
+        return nearest
+
+
+@dataclass
+class Linear(_OnNode):
+    """All invertible matrices.
+
+    Attributes:
+        gauge: the number of the node's gauge that they contain.
+    """
+
+    kind: ClassVar[str] = "linear"
+
+    gauge: int
+
+    @classmethod
+    def candidates(cls, space: WeightSpace, places: Mapping[str, Sequence[Place]]) -> list[Linear]:
+        """Nodes of several neurons with one scale and sign, of which each axis has the charge +1 or -1."""
+        turns = []
+        for name, on_node in places.items():
+            node = space.nodes[name]
+            scales = [n for n, gauge in enumerate(node.gauges) if gauge.scales]
+            if len(scales) == 1 and node.gauges[scales[0]] is Symmetry.MONOMIAL and (node.size or 0) > 1:
+                charged = _by_gauge(name, on_node, scales[0])
+                if all(abs(flow(place.axis.charge)) == 1 for place in charged):
+                    turns.append(cls(name, charged, scales[0]))
+        return turns
+
+    def survives(self, slope: Slope) -> bool:
+        """``G_P P^T = Q G_Q^T``."""
+        products = [(place, *slope.product(place)) for place in self.places]
+        difference = sum((x if place.writes else -x.mT for place, x, _ in products), torch.zeros(()))
+        return vanishes(difference, sum((size for *_, size in products), torch.zeros(())))
+
+    def on(self, space: WeightSpace) -> Linear:
+        return replace(self, places=_by_gauge(self.node, places_of(space)[self.node], self.gauge))
+
+    def dimension(self, space: WeightSpace, emptied: Collection[str]) -> int:
+        """``n^2`` for each item of what the node is nested in, less those that move neither writers nor readers."""
+        n, count = space.sizes()[self.node], space.count(self.node, space.sizes())
+        sides = ([place.piece for place in self.side(writes) if place.piece not in emptied] for writes in (True, False))
+        vectors = (sum(math.prod(shape_of(space, piece)) for piece in side) // count for side in sides)
+        return count // n * (n * n - math.prod(max(n - number, 0) for number in vectors))
+
+    def normal(self, pieces: Pieces) -> tuple[Tensor, Tensor]:
+        """Squares of writers and readers are least and diagonal.
+
+        With ``P = L Q_1`` and ``Q = R^T Q_2``, and ``L^T R^T = U S V^T``, ``G`` and ``G^-T`` are ``S^-1/2 V^T R`` and
+        ``S^-1/2 U^T L^T``; ``(G P)(G P)^T = S`` is then that of the readers, too. Directions in which there is nothing
+        on one side become 0 on both, which is the limit.
+        """
+        writers, readers = (stacked(pieces, self.side(writes)) for writes in (True, False))
+        left, right = (torch.linalg.qr(x.mT).R for x in (writers, readers))
+        u, s, vh = torch.linalg.svd(left @ right.mT, full_matrices=False)
+        size = left.norm(dim=(-2, -1)) * right.norm(dim=(-2, -1))
+        there = s > s.shape[-1] * torch.finfo(s.dtype).eps * size.unsqueeze(-1)
+        root = torch.where(there, s, 1).rsqrt().where(there, 0).unsqueeze(-1)
+        empty = (0, 0, 0, writers.shape[-2] - s.shape[-1])
+        return nn.functional.pad(root * (vh @ right), empty), nn.functional.pad(root * (u.mT @ left), empty)
+
+    def random(self, space: WeightSpace, batch: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        *above, n = (space.sizes()[node] for node in space.ancestry(self.node))
+        scale = torch.randn(batch, *above, n, 1, dtype=torch.float64, generator=generator).mul(0.5).exp()
+        left, right = (_random_orthogonal(batch, *above, n, generator=generator) for _ in range(2))
+        return left @ (scale * right), left @ (right / scale)
+
+
+@dataclass
+class Rotary(_OnNode):
+    """Complex numbers that multiply pairs of entries: these lie in the vectors that the node's neurons consist of.
+
+    Attributes:
+        gauge: the number of the node's gauge that they contain.
+        pairs: which two entries are the parts of one complex number, by all points so far.
+    """
+
+    kind: ClassVar[str] = "rotary"
+
+    gauge: int
     pairs: tuple[tuple[int, int], ...] = ()
 
+    @classmethod
+    def candidates(cls, space: WeightSpace, places: Mapping[str, Sequence[Place]]) -> list[Rotary]:
+        """Nodes whose queries and keys may be made of rotary pairs: one scale multiplies some tensors, divides others.
 
-def places_of(space: WeightSpace) -> dict[str, list[Place]]:
-    """Node -> all axes on it."""
-    places: dict[str, list[Place]] = {name: [] for name in space.nodes}
-    for place in space.places:
-        places[place.node].append(place)
-    return places
+        The pairs lie along an axis of theirs on which nothing acts, of one even size in all of them.
+        """
+        turns = []
+        for name, on_node in places.items():
+            for number, gauge in enumerate(space.nodes[name].gauges):
+                charged = [place for place in _by_gauge(name, on_node, number) if place.axis.charge]
+                if gauge.flips and {place.axis.charge for place in charged} == {1, -1}:
+                    inner = [inside for place in charged if (inside := _inside(space, place))]
+                    sizes = {shape_of(space, place.piece)[place.at] for place in inner}
+                    if len(inner) == len(charged) and len(sizes) == 1:
+                        turns.append(cls(name, tuple(inner), number))
+        return turns
+
+    def survives(self, slope: Slope) -> bool:
+        """Pairs of entries may be turned and stretched together, and no entry is without a pair."""
+        angles, scales, size = torch.zeros(()), torch.zeros(()), torch.zeros(())
+        for place in self.places:
+            product, terms = slope.product(place)
+            product = product.flatten(0, -3)
+            angles = angles + product
+            scales = scales + (product if place.writes else -product)
+            size = size + terms
+        diagonal = scales.diagonal(dim1=-2, dim2=-1)
+        turns = small((angles - angles.mT).abs().amax(0), size)
+        stretches = small((diagonal.unsqueeze(-1) + diagonal.unsqueeze(-2)).abs().amax(0), size)
+        fits = (turns & stretches).triu(1)
+        pairs = [(i, j) for i, j in fits.nonzero().tolist()]
+        self.pairs = tuple(pair for pair in pairs if not self.pairs or pair in self.pairs)
+        return sorted(sum(self.pairs, ())) == list(range(len(fits)))
+
+    def on(self, space: WeightSpace) -> Rotary:
+        (left,) = (
+            turn
+            for turn in Rotary.candidates(space, places_of(space))
+            if (turn.node, turn.gauge) == (self.node, self.gauge)
+        )
+        return replace(self, places=left.places)
+
+    def dimension(self, space: WeightSpace, emptied: Collection[str]) -> int:
+        """A factor and an angle for each pair."""
+        return 2 * len(self.pairs) * (space.count(self.node, space.sizes()) if self._in_neurons else 1)
+
+    @property
+    def _in_neurons(self) -> bool:
+        """True if each neuron has pairs of its own."""
+        return any(place.over for place in self.places)
+
+    def normal(self, pieces: Pieces) -> tuple[Tensor, Tensor]:
+        """Equal norms of both sides, and a sum of squares of writers (queries) that is real and positive."""
+        sides = [stacked(pieces, self.side(writes)) for writes in (True, False)]
+        (real, imaginary), keys = ([x[..., end, :] for end in self._ends] for x in sides)
+        norms = [(x.square() + y.square()).sum(-1) for x, y in ((real, imaginary), keys)]
+        there = (norms[0] > 0) & (norms[1] > 0)
+        size = torch.where(there, norms[1] / norms[0].where(there, 1), 1).pow(0.25)
+        angle = -torch.atan2(2 * (real * imaginary).sum(-1), (real.square() - imaginary.square()).sum(-1)) / 2
+        return self._matrix(size, angle), self._matrix(1 / size, angle)
+
+    def nearest(self, product: Tensor) -> Tensor:
+        first, second = self._ends
+        real = product[..., first, first] + product[..., second, second]
+        imaginary = product[..., second, first] - product[..., first, second]
+        angle = torch.atan2(imaginary, real)
+        return self._matrix(torch.ones_like(angle), angle)
+
+    def random(self, space: WeightSpace, batch: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        *above, n = (space.sizes()[node] for node in space.ancestry(self.node))
+        inner = (n,) if self._in_neurons else ()
+        angle, log = torch.randn(2, batch, *above, *inner, len(self.pairs), dtype=torch.float64, generator=generator)
+        return self._matrix((log / 2).exp(), 4 * angle), self._matrix((-log / 2).exp(), 4 * angle)
+
+    @property
+    def _ends(self) -> list[list[int]]:
+        """The entries that are real parts, and those that are imaginary parts."""
+        return [[pair[i] for pair in self.pairs] for i in (0, 1)]
+
+    def _matrix(self, size: Tensor, angle: Tensor) -> Tensor:
+        """Multiplies each pair by the complex number of this size and angle, ``(..., pairs)``."""
+        first, second = self._ends
+        matrix = angle.new_zeros(*angle.shape[:-1], 2 * len(first), 2 * len(first))
+        matrix[..., first, first] = matrix[..., second, second] = size * angle.cos()
+        matrix[..., second, first] = size * angle.sin()
+        matrix[..., first, second] = -size * angle.sin()
+        return matrix
 
 
-def vectors_of(space: WeightSpace, place: Place) -> int:
-    """How many vectors of a node's neurons a piece consists of, in each of what the node is nested in."""
-    shape = shape_of(space, place.piece)
-    return math.prod(shape) // math.prod(shape[i] for i in (*place.over, place.at))
+@dataclass
+class Rotation(_OnNode):
+    """All orthogonal matrices, or those of them that leave ``(1, ..., 1)`` where it is.
 
-
-def shape_of(space: WeightSpace, piece: str) -> list[int]:
-    """Sizes of a piece's axes."""
-    sizes = space.sizes()
-    return [axis if isinstance(axis, int) else sizes[axis.node] for axis in space.axes[piece]]
-
-
-def flattened(x: Tensor, place: Place) -> Tensor:
-    """A piece ``(B, *axes)`` as ``(B, *what the node is nested in, n, all the rest)``."""
-    return place.flatten(x)
-
-
-def turned(x: Tensor, place: Place, matrix: Tensor) -> Tensor:
-    """A piece ``(B, *axes)`` with matrices ``(B, *what the node is nested in, m, n)`` on one axis, of size m then."""
-    return place.unflatten(matrix @ place.flatten(x), x)
-
-
-def scaled(x: Tensor, place: Place, factor: Tensor) -> Tensor:
-    """A piece ``(B, *axes)`` with a factor ``(B, *what the node is nested in, n)`` for each neuron of one axis."""
-    return place.unflatten(factor.unsqueeze(-1) * place.flatten(x), x)
-
-
-def centred(x: Tensor, place: Place) -> Tensor:
-    """A piece without its mean over one axis."""
-    return x - x.mean(1 + place.at, keepdim=True)
-
-
-def stacked(tensors: Mapping[str, Tensor], places: Iterable[Place]) -> Tensor:
-    """What lies along a node's axes, as one matrix ``(B, *what it is nested in, n, all of it)``."""
-    return torch.cat([flattened(tensors[place.piece], place) for place in places], -1)
-
-
-def balanced(writers: Tensor, readers: Tensor) -> tuple[Tensor, Tensor]:
-    """``G`` and ``G^-T`` at which squares of writers and readers are least and diagonal.
-
-    With ``P = L Q_1`` and ``Q = R^T Q_2``, and ``L^T R^T = U S V^T``, they are ``S^-1/2 V^T R`` and
-    ``S^-1/2 U^T L^T``; ``(G P)(G P)^T = S`` is then that of the readers, too. Directions in which there is nothing on
-    one side are 0 on both: what is least there is the limit.
-
-    Args:
-        writers: ``P`` of ``(B, ..., n, p)``.
-        readers: ``Q`` of ``(B, ..., n, q)``.
+    Attributes:
+        centred: whether they leave it there, as layer norms subtract the mean.
     """
-    left, right = (torch.linalg.qr(x.mT).R for x in (writers, readers))
-    u, s, vh = torch.linalg.svd(left @ right.mT, full_matrices=False)
-    there = s > s.shape[-1] * torch.finfo(s.dtype).eps * left.norm(dim=(-2, -1)).mul(
-        right.norm(dim=(-2, -1))
-    ).unsqueeze(-1)
-    root = torch.where(there, s, 1).rsqrt().where(there, 0).unsqueeze(-1)
-    empty = (0, 0, 0, writers.shape[-2] - s.shape[-1])
-    sides = (root * (vh @ right), root * (u.mT @ left))
-    return nn.functional.pad(sides[0], empty), nn.functional.pad(sides[1], empty)
+
+    kind: ClassVar[str] = "rotations"
+
+    centred: bool
+
+    @classmethod
+    def candidates(cls, space: WeightSpace, places: Mapping[str, Sequence[Place]]) -> list[Rotation]:
+        """Nodes of several neurons, or coordinates, that are permuted."""
+        return [
+            cls(name, tuple(on_node), centred)
+            for name, on_node in places.items()
+            if on_node and space.nodes[name].permutes
+            for centred in (False, True)
+            if (space.nodes[name].size or 0) > 1 + centred
+        ]
+
+    def survives(self, slope: Slope) -> bool:
+        """``G_P P^T + G_Q Q^T`` is symmetric."""
+        products, sizes = zip(*map(slope.product, self.places), strict=True)
+        total = sum(products, torch.zeros(()))
+        if self.centred:
+            basis = complement(total.shape[-1])
+            total = basis.mT @ total @ basis
+        return vanishes(total - total.mT, sum(sizes, torch.zeros(())))
+
+    def on(self, space: WeightSpace) -> Rotation:
+        return replace(self, places=tuple(places_of(space)[self.node]))
+
+    def dimension(self, space: WeightSpace, emptied: Collection[str]) -> int:
+        """That of O(n), or O(n - 1), for each item of what the node is nested in."""
+        n = space.sizes()[self.node]
+        return space.count(self.node, space.sizes()) // n * math.comb(n - self.centred, 2)
+
+    def normal(self, pieces: Pieces) -> tuple[Tensor, Tensor]:
+        """The Gram matrix of everything on the node is diagonal, the largest entry first."""
+        flat = [place.flatten(pieces[place.piece]) for place in self.places]
+        vectors = torch.linalg.eigh(sum((x @ x.mT for x in flat[1:]), flat[0] @ flat[0].mT)).eigenvectors
+        return vectors.flip(-1).mT, vectors.flip(-1).mT
+
+    def random(self, space: WeightSpace, batch: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        *above, n = (space.sizes()[node] for node in space.ancestry(self.node))
+        rotation = _random_orthogonal(batch, *above, n - self.centred, generator=generator)
+        if self.centred:
+            basis = complement(n)
+            rotation = basis @ rotation @ basis.mT + torch.full((n, n), 1 / n, dtype=torch.float64)
+        return rotation, rotation
 
 
-def rotated(pairs: Sequence[tuple[int, int]], size: int, real: Tensor, imaginary: Tensor) -> Tensor:
-    """Matrices ``(..., size, size)`` that multiply pairs of entries, as complex numbers, by ``(..., pairs)`` others."""
-    first, second = (torch.tensor(ends) for ends in zip(*pairs, strict=True))
-    matrix = real.new_zeros(*real.shape[:-1], size, size)
-    matrix[..., first, first] = matrix[..., second, second] = real
-    matrix[..., first, second] = -imaginary
-    matrix[..., second, first] = imaginary
-    return matrix
-
-
-def upright(pairs: Sequence[tuple[int, int]], writers: Tensor, readers: Tensor) -> tuple[Tensor, Tensor]:
-    """``G`` and ``G^-T`` for rotary pairs: equal norms of both sides, and a real positive sum of squares of writers.
-
-    Args:
-        pairs: rows that are the two parts of one complex number.
-        writers, readers: ``(B, ..., n, p)`` and ``(B, ..., n, q)``: queries and keys.
-    """
-    first, second = (writers[..., [pair[i] for pair in pairs], :] for i in (0, 1))
-    sides = [x[..., [i for pair in pairs for i in pair], :] for x in (writers, readers)]
-    norms = [x.square().sum(-1).reshape(*x.shape[:-2], len(pairs), 2).sum(-1) for x in sides]
-    there = (norms[0] > 0) & (norms[1] > 0)
-    size = torch.where(there, norms[1] / norms[0].where(there, 1), 1).pow(0.25)
-    square = (first.square() - second.square()).sum(-1), 2 * (first * second).sum(-1)
-    angle = -torch.atan2(square[1], square[0]) / 2
-    n = writers.shape[-2]
-    real, imaginary = angle.cos(), angle.sin()
-    return rotated(pairs, n, size * real, size * imaginary), rotated(pairs, n, real / size, imaginary / size)
-
-
-def principal(gram: Tensor) -> Tensor:
-    """The orthogonal matrix that makes a Gram matrix diagonal, the largest entry first."""
-    vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
-    return vectors.flip(-1).mT
+Turn: TypeAlias = Linear | Rotary | Rotation
 
 
 def complement(n: int) -> Tensor:
-    """An orthonormal basis ``(n, n - 1)`` of what is orthogonal to ``(1, ..., 1)``."""
+    """An orthonormal basis ``(n, n - 1)`` of the vectors that are orthogonal to ``(1, ..., 1)``."""
     k = torch.arange(1, n, dtype=torch.float64)
     basis = torch.ones(n, n - 1, dtype=torch.float64).triu() - torch.diag(k, -1)[:, : n - 1]
     return basis / (k * (k + 1)).sqrt()
 
 
-def moved(pieces: Mapping[str, Tensor], turn: Turn, matrix: Tensor, inverse: Tensor) -> dict[str, Tensor]:
-    """Pieces with a turn's matrix on axes that write, and the transpose of its inverse on those that read."""
-    found = dict(pieces)
-    for place in turn.places:
-        found[place.piece] = turned(found[place.piece], place, matrix if place.writes else inverse)
-    return found
+def _inside(space: WeightSpace, place: Place) -> Place | None:
+    """The first axis of a piece along which nothing acts and which is written to, in a node's neurons."""
+    axes, shape = space.axes[place.piece], shape_of(space, place.piece)
+    over = (*place.over, place.at) if shape[place.at] > 1 else ()
+    for at, axis in enumerate(axes):
+        still = isinstance(axis, int) or (flow(axis.charge) > 0 and not space.nodes[axis.node].permutes)
+        if still and at not in over and shape[at] % 2 == 0:
+            return place._replace(path=(*over, at))
+    return None
 
 
-def random_matrices(
-    space: WeightSpace, turn: Turn, batch: int, generator: torch.Generator | None
-) -> tuple[Tensor, Tensor]:
-    """A random ``G`` of a turn, ``(batch, *what the node is nested in, n, n)``, and ``G^-T``."""
-    *above, n = (space.sizes()[node] for node in space.ancestry(turn.node))
+def _by_gauge(node: str, places: Sequence[Place], gauge: int) -> tuple[Place, ...]:
+    """Places with the charge of one gauge alone."""
+    return tuple(place._replace(axis=Axis(node, powers(place.axis.charge)[gauge])) for place in places)
 
-    def orthogonal(k: int) -> Tensor:
-        q: Tensor = torch.linalg.qr(torch.randn(batch, *above, k, k, dtype=torch.float64, generator=generator)).Q
-        return q
 
-    if turn.kind == "rotary":
-        size = 2 * len(turn.pairs)
-        above = [*above, n] if any(place.over for place in turn.places) else []
-        angle, log = torch.randn(2, batch, *above, len(turn.pairs), dtype=torch.float64, generator=generator)
-        real, imaginary = (4 * angle).cos(), (4 * angle).sin()
-        scale = (log / 2).exp()
-        return (
-            rotated(turn.pairs, size, scale * real, scale * imaginary),
-            rotated(turn.pairs, size, real / scale, imaginary / scale),
-        )
-    if turn.kind == "linear":
-        scale = torch.randn(batch, *above, n, 1, dtype=torch.float64, generator=generator).mul(0.5).exp()
-        left, right = orthogonal(n), orthogonal(n)
-        return left @ (scale * right), left @ (right / scale)
-    if turn.kind == "normed":
-        rotation = orthogonal(n)
-    else:
-        basis = complement(n)
-        rotation = basis @ orthogonal(n - 1) @ basis.mT + torch.full((n, n), 1 / n, dtype=torch.float64)
-    return rotation, rotation
+def _random_orthogonal(*shape: int, generator: torch.Generator | None) -> Tensor:
+    """Orthogonal matrices, ``(*shape, n, n)`` for a last size n."""
+    q: Tensor = torch.linalg.qr(torch.randn(*shape, shape[-1], dtype=torch.float64, generator=generator)).Q
+    return q

@@ -75,6 +75,26 @@ class Place(NamedTuple):
         rest = [size for dim, size in enumerate(like.shape) if dim >= leading and dim not in self.dims(leading)]
         return flat.reshape(*flat.shape[:-1], *rest).movedim(tuple(front), self.dims(leading))
 
+    def turned(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """The piece ``(B, *axes)`` with matrices ``(B, *outer sizes, m, n)`` on the axis, of size m then."""
+        return self.unflatten(matrix @ self.flatten(x), x)
+
+    def scaled(self, x: Tensor, factor: Tensor) -> Tensor:
+        """The piece ``(B, *axes)`` with a factor ``(B, *outer sizes, n)`` for each neuron."""
+        return self.unflatten(factor.unsqueeze(-1) * self.flatten(x), x)
+
+    def per_neuron(self, x: Tensor) -> Tensor:
+        """A piece with one entry for each neuron, as such a factor."""
+        return self.flatten(x).squeeze(-1)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean over the axis, which stays with size 1."""
+        return x.mean(1 + self.at, keepdim=True)
+
+    def centred(self, x: Tensor) -> Tensor:
+        """The piece without its mean over the axis."""
+        return x - self.mean(x)
+
 
 class Piece(NamedTuple):
     """A parameter, or the part of a parameter that lies in one segment of each of its dimensions that are sums.

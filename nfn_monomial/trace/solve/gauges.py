@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nfn_monomial.linear_algebra import Span, Vector, kernel, shortened
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.algebra.equations import Equations
 from nfn_monomial.trace.algebra.forms import Scale
 from nfn_monomial.trace.algebra.ties import Ties
 from nfn_monomial.trace.algebra.values import Dimension, indices
 
-from .kernels import Span, Vector, kernel, shortened
 from .nests import parent_index, segments
 
 

@@ -43,20 +43,20 @@ def test_moved_networks_are_moved_back(space, seed):
     generator = torch.Generator().manual_seed(seed)
     a = _network(space, generator)
     b = random_element(space, sizes=_sizes(space), generator=generator).act(a)
-    found = align(space, a, b)
-    assert found.distance <= 1e-8 * _norm(a)
-    assert _distance(a, found.element.act(b)) <= 1e-8 * _norm(a)
-    assert _distance(found.aligned, found.element.act(b)) == 0
+    alignment = align(space, a, b)
+    assert alignment.distance <= 1e-8 * _norm(a)
+    assert _distance(a, alignment.element.act(b)) <= 1e-8 * _norm(a)
+    assert _distance(alignment.aligned, alignment.element.act(b)) == 0
 
 
 @given(SPACES, SEEDS)
 def test_no_network_is_moved_away(space, seed):
     generator = torch.Generator().manual_seed(seed)
     a, b = _network(space, generator), _network(space, generator)
-    found = align(space, a, b)
-    assert found.distance <= _distance(a, b) * (1 + 1e-12)
-    assert _distance(a, found.aligned) == pytest.approx(found.distance, rel=1e-9)
-    assert align(space, a, found.aligned).distance <= found.distance * (1 + 1e-9)
+    alignment = align(space, a, b)
+    assert alignment.distance <= _distance(a, b) * (1 + 1e-12)
+    assert _distance(a, alignment.aligned) == pytest.approx(alignment.distance, rel=1e-9)
+    assert align(space, a, alignment.aligned).distance <= alignment.distance * (1 + 1e-9)
     assert align(space, a, a).distance == 0
 
 
@@ -66,10 +66,10 @@ def test_smaller_groups_do_no_more_than_they_may(space, symmetry, seed):
     a = _network(space, generator)
     smaller = space.restricted(symmetry)
     b = random_element(smaller, sizes=_sizes(space), generator=generator).act(a)
-    found = align(space, a, b, symmetry=symmetry)
-    assert found.distance <= 1e-8 * _norm(a)
-    assert found.element.space == space
-    GroupElement(smaller, found.element.matrices)  # raises for what the smaller group does not do
+    alignment = align(space, a, b, symmetry=symmetry)
+    assert alignment.distance <= 1e-8 * _norm(a)
+    assert alignment.element.space == space
+    GroupElement(smaller, alignment.element.matrices)  # raises for what the smaller group does not do
 
 
 @pytest.mark.parametrize("symmetry", ["relu", "tanh", "none"])
@@ -80,10 +80,10 @@ def test_scales_of_a_million_are_found(symmetry, change):
     a = _network(space, generator)
     planted = far_element(space, None, 6, generator)
     b = {name: change(x) for name, x in planted.act(a).items()}
-    found = align(space, a, b)
+    alignment = align(space, a, b)
     error = 1e-12 if b["bias.0"].dtype == torch.float64 else 1e-6
-    assert found.distance <= error * _norm(a)
-    for name, matrix in (found.element @ planted).matrices.items():
+    assert alignment.distance <= error * _norm(a)
+    for name, matrix in (alignment.element @ planted).matrices.items():
         assert torch.equal(matrix.permutation, torch.arange(matrix.size)), name
         torch.testing.assert_close(matrix.scale, torch.ones(matrix.size, dtype=torch.float64), rtol=error, atol=0)
 
@@ -152,9 +152,9 @@ def test_what_is_no_parameter_of_the_space_is_said_to_be_unmoved():
     a = _network(space, torch.Generator().manual_seed(12))
     head = {"auxiliary.weight": torch.randn(3, 6, dtype=torch.float64), "steps": torch.tensor(3)}
     b = space.sample(generator=torch.Generator().manual_seed(13)).act(a) | head
-    found = align(space, a | head, b)
-    assert found.unmoved == list(head)
-    assert all(found.aligned[name] is b[name] for name in head)
+    alignment = align(space, a | head, b)
+    assert alignment.unmoved == list(head)
+    assert all(alignment.aligned[name] is b[name] for name in head)
     assert not align(space, a, a).unmoved
 
 

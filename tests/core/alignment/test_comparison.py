@@ -54,26 +54,28 @@ def test_an_orbit_is_one_function(space, seed):
     b = sampled(space, seed).act(a)
     # A scale that is divided by itself rounds, and does nothing else: no element says that it was there.
     assume(all(map(torch.equal, a.values(), b.values())) or difference(b, a) > 1e-12)
-    found = compare(space, a, b)
-    assert found.same_function, found
-    assert found.max_weight_difference < 1e-10
-    assert sum(found.explained.values()) == pytest.approx(1) or not any(x.raw_l2 for x in found.layers.values())
-    assert all(share >= 0 for share in found.explained.values())
-    assert found.explained["rest"] < 1e-15
-    json.dumps(found.to_json())
+    comparison = compare(space, a, b)
+    assert comparison.same_function, comparison
+    assert comparison.max_weight_difference < 1e-10
+    assert sum(comparison.explained.values()) == pytest.approx(1) or not any(
+        x.raw_l2 for x in comparison.layers.values()
+    )
+    assert all(share >= 0 for share in comparison.explained.values())
+    assert comparison.explained["rest"] < 1e-15
+    json.dumps(comparison.to_json())
 
 
 @given(all_spaces(), st.integers(0, 2**31))
 def test_shares_of_any_two_networks(space, seed):
     a, b = drawn(space, seed), drawn(space, seed + 1)
-    found = compare(space, a, b)
-    assert sum(found.explained.values()) == pytest.approx(1)
-    assert all(0 <= share <= 1 for share in found.explained.values())
-    raw, aligned = (sum(x[i] ** 2 for x in found.layers.values()) for i in range(2))
+    comparison = compare(space, a, b)
+    assert sum(comparison.explained.values()) == pytest.approx(1)
+    assert all(0 <= share <= 1 for share in comparison.explained.values())
+    raw, aligned = (sum(x[i] ** 2 for x in comparison.layers.values()) for i in range(2))
     assert aligned <= raw * (1 + 1e-12)
-    assert found.explained["rest"] == pytest.approx(aligned / raw)
-    moved = found.group_element.act(b)
-    for name, (raw_l2, aligned_l2) in found.layers.items():
+    assert comparison.explained["rest"] == pytest.approx(aligned / raw)
+    moved = comparison.group_element.act(b)
+    for name, (raw_l2, aligned_l2) in comparison.layers.items():
         assert raw_l2 == pytest.approx(float((a[name] - b[name]).norm()))
         assert aligned_l2 == pytest.approx(float((a[name] - moved[name]).norm()))
 
@@ -90,8 +92,8 @@ def test_shares_of_any_two_networks(space, seed):
 def test_shares_are_what_is_added_on_average(left, expected):
     kinds = [frozenset(kind) for kind in ((), ("permutation",), ("sign",), ("permutation", "sign"))]
     permutation, sign, rest = expected
-    found = _explained(dict(zip(kinds, left, strict=True)))
-    assert found == pytest.approx({"permutation": permutation, "scale": 0, "sign": sign, "rest": rest})
+    shares = _explained(dict(zip(kinds, left, strict=True)))
+    assert shares == pytest.approx({"permutation": permutation, "scale": 0, "sign": sign, "rest": rest})
 
 
 @over_spaces
@@ -102,13 +104,13 @@ def test_planted_elements_are_recognised_and_one_weight_is_seen(space, dtype):
     a = drawn(space, 3, dtype)
     wide = {name: x.double() for name, x in a.items()}
     moved = sampled(space, 3).act(wide)
-    found = compare(space, a, {name: x.to(dtype) for name, x in moved.items()})
+    comparison = compare(space, a, {name: x.to(dtype) for name, x in moved.items()})
     narrow = dtype in (torch.bfloat16, torch.float16)
     exact = narrow and space is TANH  # signs and permutations round nothing
     begins = f"within the rounding of {str(dtype)[6:]}, to" if narrow and not exact else "the same function"
-    assert found.verdict.startswith(begins)
-    assert found.same_function == found.verdict.startswith("the same function")
-    assert found.max_weight_difference < 8 * eps
+    assert comparison.verdict.startswith(begins)
+    assert comparison.same_function == comparison.verdict.startswith("the same function")
+    assert comparison.max_weight_difference < 8 * eps
     for name in ("weight.1", "bias.2"):
         other = changed(moved, name, (0,) * moved[name].ndim, 1 + change)
         assert not compare(space, a, {n: x.to(dtype) for n, x in other.items()}).same_function
@@ -134,11 +136,11 @@ def test_what_was_not_scaled_has_equal_bits(dtype):
     for element in (GroupElement(RELU, {}), only(sampled(RELU), "permutation")):
         assert compare(RELU, a, element.act(a)).same_function
         b = changed(a, "weight.1", (0, 3), 1 + torch.finfo(dtype).eps)
-        found = compare(RELU, a, element.act(b))
-        assert not found.same_function
+        comparison = compare(RELU, a, element.act(b))
+        assert not comparison.same_function
         # Canonical forms, which have been computed, may be permuted.
         computed = bool(element.matrices) and dtype != torch.bfloat16
-        assert found.verdict.startswith("within the rounding of float" if computed else "not known to be the same")
+        assert comparison.verdict.startswith("within the rounding of float" if computed else "not known to be the same")
 
 
 @pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
@@ -200,14 +202,14 @@ def test_answers_alone_prove_nothing_and_contradict():
     space = WeightSpace.from_module(net, X)
     a = drawn(space)
     a["0.bias"][0], a["0.weight"][0] = -1, -1
-    found = compare(space, a, changed(a, "2.weight", (3, 0), 2), module=net, inputs=X.abs())
-    assert found.max_output_difference == 0
-    assert not found.same_function
-    assert "the outputs agree on the inputs tried, but no symmetry was found" in found.verdict
+    comparison = compare(space, a, changed(a, "2.weight", (3, 0), 2), module=net, inputs=X.abs())
+    assert comparison.max_output_difference == 0
+    assert not comparison.same_function
+    assert "the outputs agree on the inputs tried, but no symmetry was found" in comparison.verdict
     a = drawn(RELU)
-    found = compare(RELU, a, sampled(RELU).act(a), module=perceptron(nn.Tanh), inputs=X)
-    assert not found.same_function
-    assert found.verdict == "not the same: a symmetry makes all weights equal, but the outputs differ"
+    comparison = compare(RELU, a, sampled(RELU).act(a), module=perceptron(nn.Tanh), inputs=X)
+    assert not comparison.same_function
+    assert comparison.verdict == "not the same: a symmetry makes all weights equal, but the outputs differ"
 
 
 class Attention(nn.Module):
@@ -227,9 +229,9 @@ def test_what_does_not_matter_is_left_out():
     a = {name: t.double() for name, t in drawn(space).items()}
     b = sampled(space).act(a)
     b["qkv.bias"][8:16] += 100
-    found = compare(space, a, b, module=net, inputs=x)
-    assert found.same_function, found
-    assert found.layers["qkv.bias"].aligned_l2 < 1e-12
+    comparison = compare(space, a, b, module=net, inputs=x)
+    assert comparison.same_function, comparison
+    assert comparison.layers["qkv.bias"].aligned_l2 < 1e-12
     b["qkv.bias"][:8] += 1e-3
     assert not compare(space, a, b).same_function
 
@@ -237,9 +239,9 @@ def test_what_does_not_matter_is_left_out():
 def test_infinite_numbers_are_no_json():
     a = drawn(RELU)
     silent = a | {"weight.2": 0 * a["weight.2"], "bias.2": 0 * a["bias.2"]}
-    found = compare(RELU, silent, a, module=perceptron(nn.ReLU), inputs=X)
-    assert found.relative_output_difference == math.inf
-    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    comparison = compare(RELU, silent, a, module=perceptron(nn.ReLU), inputs=X)
+    assert comparison.relative_output_difference == math.inf
+    written = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
     assert written["relative_output_difference"] is None
 
 
@@ -287,15 +289,15 @@ def test_what_nothing_reads_is_left_out_and_named(masked):
     net, x, space, a = masked
     b = sampled(space).act(a) | {"num_batches_tracked": torch.tensor(7), "average": torch.ones(12, 4).double()}
     b["auxiliary.weight"] = b["auxiliary.weight"] + 1
-    found = compare(space, a, b, module=net, inputs=x)
-    assert found.same_function
-    assert found.unread == ("auxiliary.weight", "average", "num_batches_tracked")
+    comparison = compare(space, a, b, module=net, inputs=x)
+    assert comparison.same_function
+    assert comparison.unread == ("auxiliary.weight", "average", "num_batches_tracked")
     # What is no tensor of the module may reach its function when it is loaded.
-    found = compare(space, a, b | {"nowhere": torch.ones(1)}, module=net, inputs=x)
-    assert (found.same_function, found.unmoved) == (False, ("nowhere",))
-    found = compare(space, a, b)  # without the module nobody knows
-    assert not found.same_function
-    assert found.unmoved == ("auxiliary.weight", "average", "num_batches_tracked")
+    comparison = compare(space, a, b | {"nowhere": torch.ones(1)}, module=net, inputs=x)
+    assert (comparison.same_function, comparison.unmoved) == (False, ("nowhere",))
+    comparison = compare(space, a, b)  # without the module nobody knows
+    assert not comparison.same_function
+    assert comparison.unmoved == ("auxiliary.weight", "average", "num_batches_tracked")
 
 
 class Counting(nn.Module):
@@ -353,5 +355,5 @@ def test_a_group_that_the_buffers_break():
     net, x = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 3)).double(), torch.randn(20, 4).double()
     space = WeightSpace.from_module(net, x)
     a = {name: t.float() for name, t in net.state_dict().items()}
-    found = compare(space, a, sampled(space).act(a), module=Pruned(*net).double(), inputs=x)
-    assert not found.same_function, found
+    comparison = compare(space, a, sampled(space).act(a), module=Pruned(*net).double(), inputs=x)
+    assert not comparison.same_function, comparison

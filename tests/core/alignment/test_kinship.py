@@ -90,10 +90,10 @@ def test_independent_weights_are_no_relatives_and_changed_ones_are(name: str) ->
     assert torch.equal(values, values.T)
     assert torch.equal(values.diagonal(), torch.ones(24, dtype=torch.float64))
     require_valid(values[0::2, 1::2].diagonal())
-    found = kinship(space, networks[0], near(networks[0], 0.2))
-    assert found.p_value < 1e-3
-    assert found.in_place > 2 * found.expected
-    assert all(node.likeness > 0.6 for node in found.nodes.values())
+    kin = kinship(space, networks[0], near(networks[0], 0.2))
+    assert kin.p_value < 1e-3
+    assert kin.in_place > 2 * kin.expected
+    assert all(node.likeness > 0.6 for node in kin.nodes.values())
     pruned = {n: t * (t.abs() > t.abs().median()) for n, t in networks[0].items()}
     assert kinship(space, networks[0], pruned).p_value < 1e-2
 
@@ -101,9 +101,9 @@ def test_independent_weights_are_no_relatives_and_changed_ones_are(name: str) ->
 def test_p_values_are_as_small_as_the_count_of_neurons_allows() -> None:
     space = WeightSpace.mlp([20, 30, 30, 5], "relu")
     a = drawn(space, 0)
-    found = kinship(space, a, near(a, 0.1), draws=19)
-    assert (found.in_place, found.neurons, found.expected) == (60, 60, 2)
-    assert found.p_value == pytest.approx(1000 * 2.0**60 / math.factorial(60), rel=1e-9)
+    kin = kinship(space, a, near(a, 0.1), draws=19)
+    assert (kin.in_place, kin.neurons, kin.expected) == (60, 60, 2)
+    assert kin.p_value == pytest.approx(1000 * 2.0**60 / math.factorial(60), rel=1e-9)
     wide = WeightSpace.mlp([20, 200, 5], "relu")
     b = drawn(wide, 0)
     assert kinship(wide, b, b, draws=19).p_value == 1e-300
@@ -131,8 +131,8 @@ def test_scales_do_not_hide_relatives() -> None:
 
 def test_networks_without_an_order_have_no_test() -> None:
     for space in (WeightSpace.mlp([4, 3], "relu"), WeightSpace.mlp([4, 1, 3], "relu")):
-        found = kinship(space, drawn(space, 0), drawn(space, 0))
-        assert (found.p_value, found.nodes, found.neurons) == (1.0, {}, 0)
+        kin = kinship(space, drawn(space, 0), drawn(space, 0))
+        assert (kin.p_value, kin.nodes, kin.neurons) == (1.0, {}, 0)
         assert kinships(space, [drawn(space, 0)] * 2).tolist() == [[1, 1], [1, 1]]
 
 
@@ -165,9 +165,9 @@ def test_what_is_not_learned_gives_neurons_their_places(frozen: bool) -> None:
     a, b, c = (drawn(space, i) | {"table": table} for i in range(3))
     assert kinship(space, a, b).p_value < 2e-3  # who does not say so is led astray
     given = {"table": table.float()}
-    found = kinship(space, *(network | {"table": table.bfloat16()} for network in (a, b)), given=given)
-    assert found.p_value > 0.01
-    assert [node.neurons for node in found.nodes.values()] == [20]
+    kin = kinship(space, *(network | {"table": table.bfloat16()} for network in (a, b)), given=given)
+    assert kin.p_value > 0.01
+    assert [node.neurons for node in kin.nodes.values()] == [20]
     assert kinship(space, a, near(a, 0.5) | {"table": table}, given={"table": table}).p_value < 1e-9
     given = {"table": table}
     assert (kinships(space, [a, b, c], given=given) > 0.01).all()
@@ -180,8 +180,8 @@ def test_equal_neurons_are_nobody_in_particular() -> None:
     zeros = {n: torch.zeros(s, dtype=torch.float64) for n, s in space.shapes().items()}
     ones = {n: torch.ones(s, dtype=torch.float64) for n, s in space.shapes().items()}
     for network in (zeros, ones):
-        found = kinship(space, network, network)
-        assert (found.p_value, found.in_place) == (1.0, 0)
+        kin = kinship(space, network, network)
+        assert (kin.p_value, kin.in_place) == (1.0, 0)
 
 
 def test_partners_are_found_in_any_order_and_at_any_scale() -> None:

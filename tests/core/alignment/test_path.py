@@ -39,10 +39,10 @@ def test_counters_are_those_of_the_first_network_and_statistics_are_mixed():
     for norm, batches in ((a, 3), (b, 5)):
         for _ in range(batches):
             norm(torch.randn(8, 3, dtype=torch.float64))
-    found = interpolate(a.state_dict(), b.state_dict(), 0.25)
-    assert found["num_batches_tracked"] == 3
-    torch.testing.assert_close(found["running_var"], 0.75 * a.running_var + 0.25 * b.running_var)
-    assert not torch.allclose(found["running_var"], a.running_var)
+    network = interpolate(a.state_dict(), b.state_dict(), 0.25)
+    assert network["num_batches_tracked"] == 3
+    torch.testing.assert_close(network["running_var"], 0.75 * a.running_var + 0.25 * b.running_var)
+    assert not torch.allclose(network["running_var"], a.running_var)
 
 
 def test_mean_of_several():
@@ -54,14 +54,14 @@ def test_mean_of_several():
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20), st.floats(-10, 10), st.floats(-10, 10))
 def test_a_barrier_is_that_above_the_chord(losses, offset, slope):
-    found = barrier(losses)
-    assert found >= 0
+    height = barrier(losses)
+    assert height >= 0
     n = len(losses) - 1
     highest = max(x - ((1 - i / n) * losses[0] + i / n * losses[-1]) for i, x in enumerate(losses))
-    assert found == pytest.approx(max(highest, 0), abs=1e-9)
+    assert height == pytest.approx(max(highest, 0), abs=1e-9)
     tilted = [x + offset + slope * i / n for i, x in enumerate(losses)]
-    assert barrier(tilted) == pytest.approx(found, abs=1e-9)
-    assert barrier(losses[::-1]) == pytest.approx(found, abs=1e-9)
+    assert barrier(tilted) == pytest.approx(height, abs=1e-9)
+    assert barrier(losses[::-1]) == pytest.approx(height, abs=1e-9)
 
 
 def network() -> nn.Module:
@@ -80,8 +80,8 @@ def test_losses_along_are_those_of_the_networks_on_the_line():
     a = {name: t.clone() for name, t in module.state_dict().items()}
     batches = data([7, 2])
     line = [interpolate(a, other.state_dict(), t / 4) for t in range(5)]
-    found = mean_measures(module, line, iter(batches), nn.functional.cross_entropy)
-    assert found.shape == (5,)
+    measures = mean_measures(module, line, iter(batches), nn.functional.cross_entropy)
+    assert measures.shape == (5,)
     assert module.training
     assert all(torch.equal(t, a[name]) for name, t in module.state_dict().items())
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -89,7 +89,7 @@ def test_losses_along_are_those_of_the_networks_on_the_line():
     for t in (0, 0.25, 0.5, 0.75, 1):
         module.load_state_dict(interpolate(a, other.state_dict(), t))
         expected.append(float(nn.functional.cross_entropy(module.eval()(x), y)))
-    assert found.tolist() == pytest.approx(expected, rel=1e-12)
+    assert measures.tolist() == pytest.approx(expected, rel=1e-12)
     assert max(expected) > min(expected)
 
 
@@ -165,9 +165,9 @@ def test_without_norms_preactivations_get_the_mean_of_the_endpoints_statistics(t
     module, other = trained(plain, 0), trained(plain, 1)
     a, b = ({n: p.clone() for n, p in m.state_dict().items()} for m in (module, other))
     merged = interpolate(a, b, t)
-    found = repair(module, merged, [a, b], X, (1 - t, t))
+    repaired = repair(module, merged, [a, b], X, (1 - t, t))
     names = ["0", "6"]
-    at_a, at_b, at_merged, now = (seen(module, network, names) for network in (a, b, merged, found))
+    at_a, at_b, at_merged, now = (seen(module, network, names) for network in (a, b, merged, repaired))
     for name in names:
         for i in range(2):  # mean, deviation
             expected = (1 - t) * at_a[name][i] + t * at_b[name][i]
@@ -176,8 +176,8 @@ def test_without_norms_preactivations_get_the_mean_of_the_endpoints_statistics(t
                 assert not torch.allclose(at_merged[name][i], expected, rtol=1e-3)
     # No bias, or the network's own output: as before.
     for name in ("2.weight", "8.weight", "8.bias"):
-        assert torch.equal(found[name], merged[name])
-    assert not torch.allclose(found["0.weight"], merged["0.weight"])
+        assert torch.equal(repaired[name], merged[name])
+    assert not torch.allclose(repaired["0.weight"], merged["0.weight"])
     assert all(torch.equal(p, a[n]) for n, p in module.state_dict().items())
 
 
@@ -185,19 +185,19 @@ def test_without_norms_preactivations_get_the_mean_of_the_endpoints_statistics(t
 def test_batch_norms_get_the_statistics_of_what_enters_them() -> None:
     module, other = trained(Residual, 0), trained(Residual, 1)
     merged = interpolate(module.state_dict(), other.state_dict(), 0.5)
-    found = repair(module, merged, [module.state_dict(), other.state_dict()], X)
-    entering = seen(module, found, ["conv", "inner"])
+    repaired = repair(module, merged, [module.state_dict(), other.state_dict()], X)
+    entering = seen(module, repaired, ["conv", "inner"])
     for name, norm in (("conv", "norm"), ("inner", "inner_norm")):
-        torch.testing.assert_close(found[f"{norm}.running_mean"], entering[name][0], rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(found[f"{norm}.running_var"], entering[name][1] ** 2, rtol=1e-10, atol=1e-10)
-        assert not torch.allclose(found[f"{norm}.running_var"], merged[f"{norm}.running_var"], rtol=1e-3)
+        torch.testing.assert_close(repaired[f"{norm}.running_mean"], entering[name][0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(repaired[f"{norm}.running_var"], entering[name][1] ** 2, rtol=1e-10, atol=1e-10)
+        assert not torch.allclose(repaired[f"{norm}.running_var"], merged[f"{norm}.running_var"], rtol=1e-3)
     norms = ["norm", "inner_norm"]
-    leaving, *own = (seen(module, network, norms) for network in (found, module.state_dict(), other.state_dict()))
+    leaving, *own = (seen(module, network, norms) for network in (repaired, module.state_dict(), other.state_dict()))
     for name in norms:
         for i in range(2):  # mean, deviation
             expected = (own[0][name][i] + own[1][name][i]) / 2
             torch.testing.assert_close(leaving[name][i], expected, rtol=1e-10, atol=1e-10)
-        assert torch.equal(found[f"{name}.weight"].sign(), merged[f"{name}.weight"].sign())
+        assert torch.equal(repaired[f"{name}.weight"].sign(), merged[f"{name}.weight"].sign())
 
 
 @torch.no_grad()
@@ -239,11 +239,11 @@ def test_layers_that_cannot_be_repaired_stay() -> None:
     x = torch.randn(30, 2, dtype=torch.float64)
     networks = [dict(net.named_parameters()) for net in (module, other)]
     merged = {n: t.detach() for n, t in mean_of(networks).items()}
-    found = repair(module, merged, networks, x)
-    changed = {name for name in merged if not torch.equal(found[name], merged[name])}
+    repaired = repair(module, merged, networks, x)
+    changed = {name for name in merged if not torch.equal(repaired[name], merged[name])}
     assert changed == {"first.weight", "first.bias"}
-    assert bool((found["first.weight"][0] == 0).all())
-    torch.testing.assert_close(found["first.bias"][0], merged["first.bias"][0])
+    assert bool((repaired["first.weight"][0] == 0).all())
+    torch.testing.assert_close(repaired["first.bias"][0], merged["first.bias"][0])
 
 
 def test_nothing_to_repair_is_an_error() -> None:

@@ -99,8 +99,8 @@ def test_masks_that_both_have_make_no_relatives(name: str) -> None:
     for i in range(3):
         a, b = ({n: t.abs() for n, t in drawn(SPACE, 2 * i + k).items()} for k in (0, 1))
         a["weight.1"], b["weight.1"] = a["weight.1"] * MASKS[name], b["weight.1"] * MASKS[name]
-        found = kinship(SPACE, a, b)
-        assert found.p_value > 1e-3
+        kin = kinship(SPACE, a, b)
+        assert kin.p_value > 1e-3
         child = kinship(SPACE, a, {n: t * (1 + 0.1 * drawn_like(t, i)) for n, t in a.items()})
         assert {"h1", "h2"} >= child.places.keys() >= {"h2"}
 
@@ -111,8 +111,8 @@ def test_usual_starts_have_no_places_and_children_are_found() -> None:
         pruned = {n: t * (t.abs() > t.abs().median()) for n, t in a.items()}
         rounded = {n: (t * 4).round() / 4 for n, t in a.items()}
         for child in (trained(a, seed), pruned, rounded, {n: t.bfloat16() for n, t in a.items()}):
-            found = kinship(SPACE, a, child)
-            assert (found.p_value < 1e-30, found.places) == (True, {})
+            kin = kinship(SPACE, a, child)
+            assert (kin.p_value < 1e-30, kin.places) == (True, {})
     zeros = [drawn(SPACE, i) | {"weight.1": torch.zeros(N, N).double()} for i in range(2)]
     assert kinship(SPACE, *zeros).p_value > 1e-3
     assert kinship(SPACE, zeros[0], trained(zeros[0], 0)).p_value < 1e-30
@@ -136,9 +136,9 @@ def dirac(shape: tuple[int, ...]) -> Tensor:
 def test_dirac_kernels_are_seen_and_what_is_beside_them_counts() -> None:
     space = WeightSpace.from_module(Convolutions(), torch.randn(2, 3, 9, 9))
     a, b = (trained(drawn(space, i) | {"b.weight": dirac((16, 16, 3, 3))}, i, 0.1) for i in range(2))
-    found = kinship(space, a, b)
-    assert found.p_value > 1e-3
-    assert found.places == {"a": "an identity", "b": "an identity"}
+    kin = kinship(space, a, b)
+    assert kin.p_value > 1e-3
+    assert kin.places == {"a": "an identity", "b": "an identity"}
     child = kinship(space, a, trained(a, 7))
     assert list(child.nodes) == ["c"]
     assert child.p_value < 1e-15
@@ -166,8 +166,8 @@ def test_a_table_of_sines_that_is_trained_is_seen() -> None:
     halves = torch.cat([waves(40, 16)[:, ::2], waves(40, 16)[:, 1::2]], 1)
     for table in (waves(40, 16), halves):
         a, b = (trained(drawn(space, i) | {"places": table}, i) for i in range(2))
-        found = kinship(space, a, b)
-        assert found.p_value > 1e-3
+        kin = kinship(space, a, b)
+        assert kin.p_value > 1e-3
         child = kinship(space, a, trained(a, 7))
         assert list(child.nodes) == ["up"]
         assert child.p_value < 1e-15
@@ -177,6 +177,6 @@ def test_many_weak_orders_are_seen_together() -> None:
     space = WeightSpace.mlp([8, *[6] * 12, 3], "relu")
     start = {f"weight.{i}": torch.eye(6).double() for i in range(1, 12)}
     a, b = (trained(drawn(space, i) | start, i, 0.2) for i in range(2))
-    found = kinship(space, a, b)
-    assert found.p_value > 1e-3
-    assert len(found.places) > 6
+    kin = kinship(space, a, b)
+    assert kin.p_value > 1e-3
+    assert len(kin.places) > 6

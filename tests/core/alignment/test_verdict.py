@@ -142,8 +142,8 @@ def test_copies_are_known_to_the_rounding_of_their_dtype(block, dtypes):
     narrow = min(dtypes, key=lambda dtype: -torch.finfo(dtype).eps)
     says = "the same function" if narrow == torch.float32 else f"within the rounding of {str(narrow)[6:]}"
     one = to(before, dtypes[0])
-    found = compare(space, one, to(scaled, dtypes[1]), module=module, inputs=tokens)
-    assert found.verdict.startswith(says), found
+    comparison = compare(space, one, to(scaled, dtypes[1]), module=module, inputs=tokens)
+    assert comparison.verdict.startswith(says), comparison
     assert compare_fibres(form, one, to(turned, dtypes[1])).verdict.startswith(says)
     assert compare_fibres(form, one, one).verdict.startswith("the same function")
     cast = compare(space, one, to(before, dtypes[1]), module=module, inputs=tokens)
@@ -198,9 +198,11 @@ def test_a_scaled_neuron_hides_no_steps_elsewhere():
         says = "the same function" if dtype == torch.float32 else f"within the rounding of {str(dtype)[6:]}"
         assert compare(space, a, b).verdict.startswith(says)
         b["0.weight"][5, 1] *= 1 + torch.finfo(dtype).eps
-        found = compare(space, a, b)
-        assert not found.same_function
-        assert found.verdict.startswith("not known" if dtype != torch.float32 else "within the rounding of float32")
+        comparison = compare(space, a, b)
+        assert not comparison.same_function
+        assert comparison.verdict.startswith(
+            "not known" if dtype != torch.float32 else "within the rounding of float32"
+        )
 
 
 class Heads(nn.Module):
@@ -218,9 +220,9 @@ def test_parameters_that_nothing_reads_are_named():
     module, x = Heads(), torch.randn(4, 3)
     a = {k: t.clone() for k, t in module.state_dict().items()}
     b = {**a, "heads.2.weight": torch.randn(2, 4)}
-    found = compare_fibres(normal_form(module, x), a, b)
-    assert (found.same_function, found.unread) == (True, ("heads.2.weight",))
-    assert "left out, as the module does not read it: heads.2.weight" in str(found)
+    comparison = compare_fibres(normal_form(module, x), a, b)
+    assert (comparison.same_function, comparison.unread) == (True, ("heads.2.weight",))
+    assert "left out, as the module does not read it: heads.2.weight" in str(comparison)
 
 
 def test_one_tensor_in_16_bits_does_not_excuse_the_others(block):
@@ -249,9 +251,9 @@ def test_rounding_that_changes_what_is_looked_up_refutes_nothing():
     module, x = Closest(), torch.randn(400, 3)
     space, a = WeightSpace.from_module(module, x), module.state_dict()
     b = {n: t.bfloat16() for n, t in a.items()}
-    found = compare(space, a, b, module=module, inputs=x)
-    assert found.relative_output_difference > 0.1
-    assert not found.verdict.startswith("not the same")
+    comparison = compare(space, a, b, module=module, inputs=x)
+    assert comparison.relative_output_difference > 0.1
+    assert not comparison.verdict.startswith("not the same")
 
 
 def test_a_turned_head_excuses_no_other_tensor(block):
@@ -264,5 +266,5 @@ def test_a_turned_head_excuses_no_other_tensor(block):
     b["o.weight"][:, :4] = a["o.weight"][:, :4] @ torch.linalg.inv(turn)
     assert compare_fibres(form, a, b).same_function
     b["up.bias"] = b["up.bias"] * (1 + 2e-11)
-    found = compare_fibres(form, a, b)
-    assert (found.same_function, found.move.close, found.move.explains) == (False, True, True)
+    comparison = compare_fibres(form, a, b)
+    assert (comparison.same_function, comparison.move.close, comparison.move.explains) == (False, True, True)

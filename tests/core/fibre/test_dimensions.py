@@ -44,10 +44,10 @@ def test_random_elements_keep_the_function_and_the_normal_form(name: str) -> Non
     moved = form.sample(state, generator=torch.Generator().manual_seed(1))
     expected = answers(module, state, inputs)
     assert largest_change(answers(module, state | moved, inputs), expected) < 1e-9
-    found = compare_fibres(form, state, moved)
-    assert found.same_function
-    assert found.distances["between normal forms"] < 1e-8
-    assert not CASES[name].kinds or found.distances["as they are"] > 0.1
+    comparison = compare_fibres(form, state, moved)
+    assert comparison.same_function
+    assert comparison.distances["between normal forms"] < 1e-8
+    assert not CASES[name].kinds or comparison.distances["as they are"] > 0.1
     normal = form(moved)
     assert {n: tuple(t.shape) for n, t in normal.items()} == form.space.shapes()
     written = form.write(normal)

@@ -38,10 +38,10 @@ def test_other_dtypes_come_back_as_they_came(gpt) -> None:
     state = {n: t.float() for n, t in drawn(module).items()}
     moved = form.sample(state, generator=torch.Generator().manual_seed(0))
     assert {t.dtype for t in form(state).values()} == {torch.float32}
-    found = compare_fibres(form, state, moved)
-    assert found.same_function
-    assert found.distances["between normal forms"] < 1e-4 < found.distances["as they are"]
-    assert "the same function" in str(found)
+    comparison = compare_fibres(form, state, moved)
+    assert comparison.same_function
+    assert comparison.distances["between normal forms"] < 1e-4 < comparison.distances["as they are"]
+    assert "the same function" in str(comparison)
 
 
 def test_signs_are_settled_since_none_is_left_that_others_make_up_for(gpt) -> None:
@@ -61,8 +61,8 @@ def test_gradients_are_those_of_finite_differences(gpt) -> None:
     direction = {n: torch.randn_like(t) for n, t in state.items()}
 
     def size(step: torch.Tensor) -> torch.Tensor:
-        found = form({n: t + step * direction[n] for n, t in state.items()})
-        return sum((t**4).sum() for t in found.values())  # the same for all signs
+        normal = form({n: t + step * direction[n] for n, t in state.items()})
+        return sum((t**4).sum() for t in normal.values())  # the same for all signs
 
     step = torch.zeros((), dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(size(step), step)
@@ -77,8 +77,8 @@ def test_adapters_that_are_0_as_at_the_start() -> None:
     fresh = {n: t.double() for n, t in module.state_dict().items()} | {"b": torch.zeros(5, 2, dtype=torch.float64)}
     assert not any(t.any() for t in form(fresh).values())
     half = fresh | {"b": torch.randn(5, 1, dtype=torch.float64).expand(5, 2)}  # of rank 1
-    found = form(half)
-    torch.testing.assert_close(found["b"] @ found["a"], half["b"] @ half["a"])
+    normal = form(half)
+    torch.testing.assert_close(normal["b"] @ normal["a"], half["b"] @ half["a"])
     assert compare_fibres(form, half, form.sample(half)).same_function
 
 
@@ -106,8 +106,8 @@ def test_wide_bottlenecks_have_directions_that_nothing_reads() -> None:
     module = nn.Sequential(nn.Linear(2, 6, bias=False), nn.Linear(6, 3, bias=False))
     form = normal_form(module, torch.randn(7, 2))
     state = drawn(module)
-    found = form(state)
-    torch.testing.assert_close(found["1.weight"] @ found["0.weight"], state["1.weight"] @ state["0.weight"])
+    normal = form(state)
+    torch.testing.assert_close(normal["1.weight"] @ normal["0.weight"], state["1.weight"] @ state["0.weight"])
     assert compare_fibres(form, state, form.sample(state)).same_function
 
 
@@ -213,18 +213,18 @@ def test_scales_are_those_of_the_normal_forms_alone() -> None:
     form = normal_form(module, normal(40, 6)())
     for seed in range(15, 20):
         state = {n: t.float() for n, t in drawn(module, seed).items()}
-        found = compare_fibres(form, state, form.sample(state, generator=torch.Generator().manual_seed(seed)))
-        assert found.same_function
-        assert found.distances["between normal forms"] < 5e-7
+        comparison = compare_fibres(form, state, form.sample(state, generator=torch.Generator().manual_seed(seed)))
+        assert comparison.same_function
+        assert comparison.distances["between normal forms"] < 5e-7
 
 
 def test_what_stays_has_to_be_equal() -> None:
     module = LowRank()
     form = normal_form(module, torch.randn(7, 4))
     state = drawn(module)
-    found = compare_fibres(form, state, state | {"base": torch.randn(5, 4)})
-    assert (found.same_function, found.unlike) == (False, ("base",))
-    assert "other values: base" in str(found)
+    comparison = compare_fibres(form, state, state | {"base": torch.randn(5, 4)})
+    assert (comparison.same_function, comparison.unlike) == (False, ("base",))
+    assert "other values: base" in str(comparison)
 
 
 def test_fresh_norms_may_be_frozen() -> None:
@@ -233,8 +233,8 @@ def test_fresh_norms_may_be_frozen() -> None:
     form = normal_form(module, torch.randn(4, 6))
     assert form.dimensions()["means"] == 7
     trained = module.state_dict() | {"1.weight": torch.rand(5) + 0.5}  # of which that is not true
-    found = compare_fibres(form, trained, form.sample(trained) | {"1.weight": trained["1.weight"]})
-    assert (found.same_function, found.unlike) == (False, ("1.weight",))
+    comparison = compare_fibres(form, trained, form.sample(trained) | {"1.weight": trained["1.weight"]})
+    assert (comparison.same_function, comparison.unlike) == (False, ("1.weight",))
 
 
 def test_heads_may_start_with_zeros() -> None:

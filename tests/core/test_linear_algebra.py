@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nfn_monomial.trace.solve.kernels import Span, kernel, shortened
+from nfn_monomial.linear_algebra import Span, kernel, shortened
 
 SIZE = 5
 SYSTEMS = st.lists(st.dictionaries(st.integers(0, SIZE - 1), st.integers(-3, 3)), max_size=6)
