@@ -20,7 +20,6 @@ from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.derive import derive
-from nfn_monomial.verify.certificate import Certificate
 from nfn_monomial.verify.certificate import certify as require_kept
 from nfn_monomial.verify.dead import dead_parts
 
@@ -72,7 +71,7 @@ def from_module(
         tested = require_kept(
             module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})", shrink=shrink
         )
-        space.origin = dataclasses.replace(_origin(space), tested=_in_words(tested))
+        space.origin = dataclasses.replace(_origin(space), tested=str(tested))
     return space
 
 
@@ -158,32 +157,3 @@ def _origin(space: WeightSpace) -> Origin:
     """Where a derived space comes from."""
     assert space.origin is not None, "a derived space knows its origin"
     return space.origin
-
-
-def _in_words(tested: Certificate) -> str:
-    """What a certificate says, for `WeightSpace.explain`."""
-    others = tested.elements - (not tested.ties)
-    own = "1 at the module's own weights, " if not tested.ties else ""
-    text = (
-        f"Tested: {tested.elements} random elements of the group changed no output by more than 1e-9 in float64: "
-        f"{own}{others} at random weights, buffers and inputs near these"
-    )
-    sized = [f"{_listed(sorted({n, *ran}))} where the example has {n}" for n, ran, _ in tested.sizes if ran]
-    if sized:
-        text += f". Sizes of inputs that were tested: {'; '.join(sized)}"
-    if alone := [str(n) for n, ran, _ in tested.sizes if not ran]:
-        text += f". Tested at the example's size only: {_listed(alone)}"
-    if large := sorted({size for _, _, sizes in tested.sizes for size in sizes}):
-        text += f". Too large to be tried: {_listed(large)}"
-    if tested.ties:
-        text += (
-            f". Entries that {_listed(tested.ties)} puts in order are equal at the module's own weights, where torch "
-            "takes them by their places: there the group does not keep the outputs"
-        )
-    return text
-
-
-def _listed(items: Sequence[object]) -> str:
-    """``1, 2 and 3``."""
-    *most, last = map(str, items)
-    return f"{', '.join(most)} and {last}" if most else last

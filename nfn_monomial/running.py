@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,24 +38,63 @@ def inputs_of(example_inputs: Any) -> tuple[Any, ...]:
     return tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
 
 
-def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwargs: Any = None) -> list[Tensor]:
-    """All tensors that a module with these parameters and buffers answers with, in eval mode.
+def answers(
+    module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwargs: Any = None, *, gradients: bool = False
+) -> list[Tensor]:
+    """Returns all tensors that a module with these parameters and buffers answers with, in eval mode.
 
     Where these are in float64, all is computed in it: also what the module casts to narrower types, or creates. Complex
     answers are handed on as pairs of real numbers. Inputs are copied, as a forward may write to them.
 
+    Args:
+        module: the network.
+        tensors: parameter or buffer -> tensor, under any of its names; others are the module's own.
+        inputs: a tensor, or a tuple of all positional arguments.
+        kwargs: further arguments.
+        gradients: whether answers are differentiable, by the running statistics of batch norms too.
+
     Raises:
         ValueError: if it returns no tensor.
     """
-    whole = all(t.dtype == torch.float64 for t in tensors.values() if t.is_floating_point())
-    mode = Float64() if whole else contextlib.nullcontext()  # type: ignore[no-untyped-call]
     arguments = pytree.tree_map_only(Tensor, torch.clone, (inputs_of(inputs), dict(kwargs or {})))
-    with evaluating(module), mode:
-        found = called_with(module, tensors, *arguments)
-    outputs = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
+    with contextlib.ExitStack() as modes:
+        modes.enter_context(evaluating(module))
+        if all(t.dtype == torch.float64 for t in tensors.values() if t.is_floating_point()):
+            modes.enter_context(Float64())  # type: ignore[no-untyped-call]
+        if gradients:
+            modes.enter_context(torch.enable_grad())
+            modes.enter_context(_DifferentiableNorms())
+        returned = called_with(module, tensors, *arguments)
+        outputs = [t for t in pytree.tree_leaves(returned) if isinstance(t, Tensor)]
+        outputs = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in outputs]
     if not outputs:
-        raise InvalidValueError(f"{type(module).__name__} returns no tensor but {type(found).__name__}")
-    return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in outputs]
+        raise InvalidValueError(f"{type(module).__name__} returns no tensor but {type(returned).__name__}")
+    return outputs
+
+
+class _DifferentiableNorms(TorchFunctionMode):
+    """Computes batch norms by their formula, as torch has no derivatives of them by running statistics."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_batch_norm if function is nn.functional.batch_norm else function)(*args, **(kwargs or {}))
+
+
+def _batch_norm(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    if training:
+        return nn.functional.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
+    factor = (variance + eps).rsqrt() if weight is None else weight * (variance + eps).rsqrt()
+    shift = -mean * factor if bias is None else bias - mean * factor
+    shape = (-1, *[1] * (x.ndim - 2))
+    return x * factor.view(shape) + shift.view(shape)
+
+
+def random_sum(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor | None:
+    """Returns the sum of all entries that have a gradient, each times a normal random number; None if none has."""
+    terms = [(t * torch.randn(t.shape, dtype=t.dtype, generator=generator)).sum() for t in outputs if t.requires_grad]
+    return torch.stack(terms).sum() if terms else None
 
 
 def steady_answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwargs: Any = None) -> list[Tensor]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.running import Float64, called_with, doubled, evaluating
+from nfn_monomial.running import Float64, called_with, evaluating
 from nfn_monomial.space.weight_space import WeightSpace
-from nfn_monomial.verify.certificate import Point
+from nfn_monomial.verify.points import Point
 
 Tensors = Mapping[str, Tensor]
 
@@ -51,9 +51,9 @@ class Slopes:
 
     def __init__(self, module: nn.Module, inputs: tuple[Any, Any], space: WeightSpace, frozen: frozenset[str]) -> None:
         generator = torch.Generator().manual_seed(0)
-        own = Point(module, pytree.tree_map_only(Tensor, doubled, inputs))
+        own = Point.of(module, *inputs)
         self.space = space
-        self.points = [point for _ in range(_POINTS) for point, _ in own.near(generator, _DRAWS)]
+        self.points = [point for point, _ in own.neighbours(generator, _POINTS, _DRAWS)]
         # What holds for the example's numbers of tokens or pixels alone is none.
         self.points += [other.point for other in own.resized(generator) if other.point is not None]
         if not self.points:

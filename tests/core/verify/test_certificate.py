@@ -301,7 +301,7 @@ def test_what_holds_at_all_sizes_stays_when_a_part_does_not() -> None:
 
 
 def test_sizes_that_would_take_long_are_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfn_monomial.verify.certificate._MOST_WORK", 1.2 * 2 * 5 * 4 * 4 * 2)
+    monkeypatch.setattr("nfn_monomial.verify.points._MOST_WORK", 1.2 * 2 * 5 * 4 * 4 * 2)
     torch.manual_seed(0)
     text = " ".join(WeightSpace.from_module(net(plain), X).explain().split())
     assert "4, 5 and 6 where the example has 5" in text
