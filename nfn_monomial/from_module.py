@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -52,9 +53,8 @@ def from_module(
                 "narrower module of the same class that has values"
             )
         examples = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), examples)
-    nodes, parameters, origin, ties = derive(
-        program, examples[0], kwargs=examples[1], frozen=frozen, dead=dead_parts if certify is True else None
-    )
+    dead_of = functools.partial(dead_parts, module=module, inputs=inputs, kwargs=kwargs) if certify is True else None
+    nodes, parameters, origin, ties = derive(program, examples[0], kwargs=examples[1], frozen=frozen, dead=dead_of)
     dead = [part.parameter for part in origin.dead if not part.left_out]
     space = WeightSpace(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
     space.origin = dataclasses.replace(origin, tested=UNTESTED)

@@ -224,17 +224,18 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def _without_compiler() -> Iterator[None]:
-    """`flex_attention` as it is written: else it calls a compiler, which knows no dispatch modes."""
-    flex = sys.modules.get("torch.nn.attention.flex_attention")
-    before = getattr(flex, _DEBUG, None)
-    if before is None:  # nobody has imported it, or this torch has no such switch
+    """Lets operators that call a compiler, as `flex_attention` and `torch.cond` do, run as they are written.
+
+    The compiler knows no dispatch modes, and after `torch.cond` under one it fails without one, too.
+    """
+    with contextlib.ExitStack() as stack:
+        flex = sys.modules.get("torch.nn.attention.flex_attention")  # None if nobody has imported it
+        if (debug := getattr(flex, _DEBUG, None)) is not None:  # some versions of torch have no such switch
+            stack.callback(setattr, flex, _DEBUG, debug)
+            setattr(flex, _DEBUG, True)
+        if "torch._dynamo" in sys.modules:  # else nothing has been compiled, and importing it takes seconds
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
-        return
-    setattr(flex, _DEBUG, True)
-    try:
-        yield
-    finally:
-        setattr(flex, _DEBUG, before)
 
 
 def doubled(t: Tensor) -> Tensor:

@@ -217,7 +217,7 @@ def certify(
         first, expected = Move(widened(sample(generator=generator).proper())), example.steady_answers()
         kept = change(first, example, expected) <= _RTOL
         ties = [] if kept else example.ties()
-        points = example.neighbours(generator, trials - 1)
+        points = list(example.neighbours(generator, trials - 1))
         if not kept and not ties:
             # Answers may be 0 at its own weights, and what they are then is rounding.
             outputs = zip(example.answers(first.moved), expected, *(answers for _, answers in points), strict=True)

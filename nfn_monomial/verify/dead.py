@@ -20,18 +20,19 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.running import Float64, disturbed, doubled
+from nfn_monomial.running import Float64, doubled, random_sum
 from nfn_monomial.trace.algebra.values import Dimension, Value, blocks, extent
 from nfn_monomial.trace.graph import Program, label, operation
 from nfn_monomial.trace.write import Ending, Entries
+
+from .points import Point
 
 _NO_GRADIENT = 1e-11  # of the largest one: what has less is followed
 _SAME = 1e-9  # of the change, in float64
 _CHANGES = (1.0, 1e5)  # sizes of changes: large ones, too, as far as a network may cut off
 _MASKS = 1e3  # times the change: arguments become random around what is as large, 0 else
 _POINTS = 4
-_DRAWS = 12  # of weights and inputs, until all answers are finite at as many points
-_MOST = 100  # passes through the program
+_MOST = 100  # runs of the program
 _CUTS = {"select", "slice", "split", "split_with_sizes", "unbind", "chunk", "narrow", "tensor_split", "unsafe_split"}
 _ALIASES = {"detach", "alias", "lift_fresh_copy"}
 _REASONS = {"softmax": "softmax", "attention": "softmax", "norm": "a mean is subtracted"}
@@ -54,7 +55,7 @@ class _Twin(NamedTuple):
 
     @property
     def change(self) -> Tensor:
-        """The difference; 0 where both are infinite, or truth values."""
+        """The difference; 0 where both are infinite, or for truth values."""
         if not _is_real(self.before):
             return torch.zeros(())
         return torch.where(self.before == self.after, 0, self.after - self.before).nan_to_num(0, 0, 0)
@@ -69,14 +70,23 @@ class _MattersError(Exception):
 
 
 def dead_parts(
-    program: Program, roots: Mapping[str, Value], fixed: Callable[[Dimension], bool]
+    program: Program,
+    roots: Mapping[str, Value],
+    fixed: Callable[[Dimension], bool],
+    *,
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
 ) -> dict[Entries, Ending]:
-    """The parts of parameters that do not matter to the function, and what ignores each.
+    """Returns the parts of parameters that do not matter to the function, and for each what ignores it.
 
     Args:
-        program: of a network. Nothing is found where there are no values for all that stands in it.
+        program: of the network; there are none where values of its tensors or inputs are missing.
         roots: its parameters, whose dimensions the derivation has cut into segments.
-        fixed: whether nothing permutes a dimension.
+        fixed: tells whether nothing permutes a dimension.
+        module: that the program was made from.
+        inputs: its positional arguments.
+        kwargs: further arguments.
     """
     values = program.values
     known = all(node.name in values for node in program.graph.nodes if node.op == "placeholder")
@@ -84,17 +94,20 @@ def dead_parts(
         return {}
     search = _Search(program, roots, fixed)
     with contextlib.suppress(Exception):  # of any kind, as of operators without a gradient: then no more is known
-        search.run()
-    return {part: Ending(reason, search.places(part)) for part, reason in search.found.items()}
+        search.run(Point.of(module, inputs, kwargs))
+    return {part: Ending(reason, search.places(part)) for part, reason in search.dead.items()}
 
 
 class _Search:
-    """Passes through a program at random weights and inputs."""
+    """Runs a program at random points.
+
+    Attributes:
+        dead: parts that do not matter at any point until now -> the operations at which their changes end.
+    """
 
     def __init__(self, program: Program, roots: Mapping[str, Value], fixed: Callable[[Dimension], bool]) -> None:
-        self.program, self.found = program, dict[Entries, str]()
-        self._passes, self._seed, self._generator = 0, 0, torch.Generator()
-        self._number = {name: n for n, name in enumerate(program.tensors)}
+        self.program, self.dead = program, dict[Entries, str]()
+        self._runs = 0
         self._at: dict[str, dict[tuple[int, ...], list[Tensor]]] = {}
         self._vectors: dict[str, Tensor] = {}  # FIXED ones, by the gradients of their entries
         for name, root in roots.items():
@@ -106,27 +119,42 @@ class _Search:
                     self._vectors[name] = torch.zeros(root.shape)
 
     def places(self, part: Entries) -> list[Tensor]:
-        """Where its entries lie along each dimension."""
+        """Returns the places of its entries along each dimension."""
         return self._at[part[0]][part[1]]
 
-    def run(self) -> None:
-        """Find the parts that do not matter, at several draws of weights and inputs at which all answers are finite."""
-        points = 0
-        while self._seed < _DRAWS and points < _POINTS and (self.found or not points):
-            if (largest := self._gradients()) is not None:
-                bound = _NO_GRADIENT * max(largest.values(), default=0.0)
-                for name, sizes in self._vectors.items() if not points else ():
-                    if bool((sizes <= bound).any()) and bool((sizes > bound).any()):
-                        self._at[name][-1,] = [(sizes <= bound).nonzero().flatten()]
-                        largest[name, (-1,)] = 0.0
-                still = [p for p, size in largest.items() if size <= bound and (p in self.found or not points)]
-                self.found, points = {}, points + 1
-                if bound:
-                    self._follow(still)
-            self._seed += 1
+    def run(self, example: Point) -> None:
+        """Keeps the parts that do not matter at any of several points near the example."""
+        first = True
+        for point, _ in example.neighbours(torch.Generator().manual_seed(0), _POINTS):
+            self._values, self._seed = self._values_at(point), point.seed or 0
+            if (largest := self._gradients()) is None:
+                continue
+            bound = _NO_GRADIENT * max(largest.values(), default=0.0)
+            for name, sizes in self._vectors.items() if first else ():
+                if bool((sizes <= bound).any()) and bool((sizes > bound).any()):
+                    self._at[name][-1,] = [(sizes <= bound).nonzero().flatten()]
+                    largest[name, (-1,)] = 0.0
+            still = [part for part, size in largest.items() if size <= bound and (first or part in self.dead)]
+            self.dead, first = {}, False
+            if bound:
+                self._follow(still)
+            if not self.dead:
+                return
+
+    def _values_at(self, point: Point) -> dict[str, Any]:
+        """Returns the values of the program's placeholders at a point; constants of the code are what they are."""
+        weights, inputs = point.weights(), pytree.tree_leaves(point.inputs)
+        names = {id(t): name for name, t in (*point.module.named_parameters(), *point.module.named_buffers())}
+        places = [node.name for node in self.program.graph.nodes if node.op == "placeholder"]
+        values = dict(zip(places[len(places) - len(inputs) :], inputs, strict=True))  # after all tensors
+        for place in places[: len(places) - len(inputs)]:
+            value = self.program.values[place]
+            name = self.program.parameters.get(place) or names.get(id(value))
+            values[place] = weights[name] if name in weights and place not in self.program.constants else doubled(value)
+        return values
 
     def _gradients(self) -> dict[Entries, float] | None:
-        """The largest gradient of a random sum of answers in each part; None where answers are not finite."""
+        """Returns the largest gradient of a random sum of answers in each part; None where answers are not finite."""
         largest: dict[Entries, float] = {}
         leaves: dict[str, Tensor] = {}
 
@@ -139,47 +167,46 @@ class _Search:
                 leaf.grad = None
 
             if name in self._at and name not in leaves:
-                leaves[name] = tensor.requires_grad_()
-                tensor.register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]
+                leaves[name] = tensor.clone().requires_grad_()
+                leaves[name].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]
                 largest.update({(name, choice): 0.0 for choice in self._at[name]})
             tensor = leaves.get(name, tensor)
             return _Twin(tensor, tensor)
 
         with torch.enable_grad():
-            answers = [t.before for t in self._pass(begin) if _is_real(t.before)]
+            answers = [t.before for t in self._answers(begin) if _is_real(t.before)]
             if not all(bool(t.isfinite().all()) for t in answers):
                 return None
-            answers = [torch.view_as_real(t) if t.is_complex() else t for t in answers if t.requires_grad]
-            generator = torch.Generator().manual_seed(self._seed)
-            total = sum((t * torch.randn(t.shape, dtype=t.dtype, generator=generator)).sum() for t in answers)
-            if isinstance(total, Tensor):
+            answers = [torch.view_as_real(t) if t.is_complex() else t for t in answers]
+            total = random_sum(answers, torch.Generator().manual_seed(self._seed))
+            if total is not None:
                 total.backward()  # type: ignore[no-untyped-call]
         return largest
 
     def _follow(self, parts: Sequence[Entries]) -> None:
-        """Enter those that do not matter: all of them, or what is left without those that may."""
-        if not parts or self._passes >= _MOST:
+        """Enters those that do not matter: all of them, or what is left without those that may."""
+        if not parts or self._runs >= _MOST:
             return
         try:
             endings = [self._endings(parts, size) for size in _CHANGES]
-        except _MattersError as found:
-            seen = [part for part in parts if part in found.parts]
-            rest = [part for part in parts if part not in found.parts]
+        except _MattersError as reason:
+            seen = [part for part in parts if part in reason.parts]
+            rest = [part for part in parts if part not in reason.parts]
             if not rest and len(seen) > 1:
                 seen, rest = seen[: len(seen) // 2], seen[len(seen) // 2 :]
             if rest:
                 self._follow(rest)
                 self._follow(seen)
             return
-        self.found |= {part: endings[0][part] for part in parts if part in endings[0]}
+        self.dead |= {part: endings[0][part] for part in parts if part in endings[0]}
 
     def _endings(self, parts: Collection[Entries], size: float) -> dict[Entries, str]:
-        """The operation at which the change of each part ends.
+        """Returns the operation at which the change of each part ends.
 
         Raises:
             _MattersError: if one does not.
         """
-        self._passes += 1
+        self._runs += 1
         endings: dict[Entries, str] = {}
 
         def begin(name: str, tensor: Tensor) -> _Twin:
@@ -192,42 +219,40 @@ class _Search:
             return _Twin(tensor, after, frozenset(changing))
 
         with torch.no_grad():
-            for answer in self._pass(begin, endings):
+            for answer in self._answers(begin, endings):
                 if answer.after is not answer.before:
                     raise _MattersError(answer.parts)
         return endings
 
-    def _pass(self, begin: Callable[[str, Tensor], _Twin], endings: dict[Entries, str] | None = None) -> list[_Twin]:
-        """All answers of the program, where ``begin`` makes twins of parameters; with the operations that end them."""
-        self._generator.manual_seed(self._seed)
+    def _answers(self, begin: Callable[[str, Tensor], _Twin], endings: dict[Entries, str] | None = None) -> list[_Twin]:
+        """Returns all answers at the point, with twins of parameters that ``begin`` makes, and enters their endings."""
+        self._generator = torch.Generator().manual_seed(self._seed)
         graph, self._ends = self.program.graph, {} if endings is None else endings
-        with Float64():  # type: ignore[no-untyped-call]
-            given = [self._placeholder(node.name, begin) for node in graph.nodes if node.op == "placeholder"]
-            return _twins(self._inside(graph, given))
 
-    def _placeholder(self, place: str, begin: Callable[[str, Tensor], _Twin]) -> Any:
-        value = self.program.values[place]
-        if not isinstance(value, Tensor):
-            return value
-        tensor, name = doubled(value), self.program.parameters.get(place)
-        if place in self.program.constants:
-            return _Twin(tensor, tensor)
-        if name is not None:
-            generator = torch.Generator().manual_seed(self._seed + _DRAWS * self._number[name])
-            return begin(name, disturbed(tensor, generator, keep_signs=name not in self._at))
-        if tensor.dtype == torch.bool:
-            tensor = torch.rand(tensor.shape, generator=self._generator) < 0.5
-        tensor = disturbed(tensor, self._generator, keep_signs=True)
-        return _Twin(tensor, tensor, chosen=not _is_real(tensor))
+        def placeholder(place: str) -> Any:
+            value = self._values[place]
+            if not isinstance(value, Tensor):
+                return value
+            if place in self.program.parameters:
+                return begin(self.program.parameters[place], value)
+            if place in self.program.constants:
+                return _Twin(value, value)
+            if value.dtype == torch.bool:
+                value = torch.rand(value.shape, generator=self._generator) < 0.5
+            return _Twin(value, value, chosen=not _is_real(value))
+
+        with Float64():  # type: ignore[no-untyped-call]
+            arguments = [placeholder(node.name) for node in graph.nodes if node.op == "placeholder"]
+            return _twins(self._inside(graph, arguments))
 
     def _inside(self, graph: fx.Graph, args: Sequence[Any]) -> Any:
-        """What a graph gives for these arguments."""
+        """Returns the outputs of a graph for these arguments."""
         known: dict[fx.Node, Any] = {}
         last = {used: node for node in graph.nodes for used in node.all_input_nodes}
-        given = iter(args)
+        arguments = iter(args)
         for node in graph.nodes:
             if node.op == "placeholder":
-                known[node] = next(given)
+                known[node] = next(arguments)
             elif node.op == "output":
                 return fx.map_arg(node.args[0], known.get)
             elif node.op == "get_attr":
@@ -253,8 +278,8 @@ class _Search:
             return None  # assertions
         kwargs = {k: torch.device("cpu") if k == "device" else v for k, v in kwargs.items()}
 
-        def called(change: Callable[[_Twin], Tensor], given: Any = (args, kwargs)) -> Any:
-            new = pytree.tree_map(lambda v: change(v) if _is_twin(v) else v, given, is_leaf=_is_twin)
+        def called(change: Callable[[_Twin], Tensor], arguments: Any = (args, kwargs)) -> Any:
+            new = pytree.tree_map(lambda v: change(v) if _is_twin(v) else v, arguments, is_leaf=_is_twin)
             return node.target(*new[0], **new[1])  # type: ignore[operator]
 
         before = called(lambda twin: twin.before)
@@ -291,7 +316,7 @@ class _Search:
         return pytree.tree_map(made, before, after)
 
     def _otherwise(self, twin: _Twin) -> _Twin:
-        """Numbers that meet others where inputs choose them, as if these had chosen otherwise; masks stay masks."""
+        """Replaces numbers that inputs chose by others, as if inputs had chosen otherwise; masks stay masks."""
         t = twin.before
         if not twin.chosen or t.dtype == torch.bool:
             return twin
@@ -302,7 +327,7 @@ class _Search:
         return _Twin(t, t)
 
     def _with_choices(self, twin: _Twin, arguments: Sequence[_Twin]) -> _Twin:
-        """What is made of numbers that inputs choose: truth values are others, entries that are looked up random."""
+        """Makes an output of numbers that inputs choose: truth values are others, entries that are looked up random."""
         before, after = twin.before, twin.after
         if not (chosen := [argument.before for argument in arguments if argument.chosen]):
             return twin
@@ -318,7 +343,7 @@ class _Search:
 
 
 def _ignored(called: Callable[[Callable[[_Twin], Tensor]], Tensor], arguments: Sequence[_Twin], size: float) -> bool:
-    """Whether an operator sees what changes, but ignores such a change whatever its arguments are."""
+    """Tells whether an operator sees what changes, but ignores such a change whatever its arguments are."""
     for seed, factor in enumerate((0.1, 1.0, 10.0)):
         generator = torch.Generator().manual_seed(seed)
         random, others = {}, {}
@@ -337,7 +362,7 @@ def _ignored(called: Callable[[Callable[[_Twin], Tensor]], Tensor], arguments: S
 
 
 def _alike(twin: _Twin, size: float) -> bool:
-    """Whether two values are the same but for rounding, behind a change of some size; NaN is nothing's."""
+    """Tells whether two values are the same but for rounding, after a change of some size; NaN equals nothing."""
     if not _is_real(twin.before):
         return torch.equal(twin.before, twin.after)
     if bool(twin.before.isnan().any()) or bool((twin.before.isfinite() != twin.after.isfinite()).any()):
@@ -346,7 +371,7 @@ def _alike(twin: _Twin, size: float) -> bool:
 
 
 def _places(dim: Dimension, at: Tensor) -> Iterator[Tensor]:
-    """Where each segment of a dimension lies."""
+    """Yields the places of each segment of a dimension."""
     if len(dim) == 1:
         yield at
         return
@@ -358,14 +383,14 @@ def _places(dim: Dimension, at: Tensor) -> Iterator[Tensor]:
 
 
 def _taken(x: Tensor, at: Sequence[Tensor]) -> Tensor:
-    """The entries of a tensor in some places along each of its dimensions."""
+    """Returns the entries of a tensor at some places along each of its dimensions."""
     for dim, places in enumerate(at):
         x = x if len(places) == x.shape[dim] else x.index_select(dim, places)
     return x
 
 
-def _twins(found: Any) -> list[_Twin]:
-    return [v for v in pytree.tree_leaves(found, is_leaf=_is_twin) if _is_twin(v)]
+def _twins(tree: Any) -> list[_Twin]:
+    return [v for v in pytree.tree_leaves(tree, is_leaf=_is_twin) if _is_twin(v)]
 
 
 def _is_twin(value: Any) -> bool:

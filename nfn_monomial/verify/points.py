@@ -81,9 +81,10 @@ class Point(NamedTuple):
 
     def neighbours(
         self, generator: torch.Generator, count: int, draws: int = _DRAWS
-    ) -> list[tuple[Point, list[Tensor]]]:
-        """So many random points near this one, with the outputs there; fewer if the function is seldom defined."""
-        return [pair for _ in range(count) for pair in self.near(generator, draws)]
+    ) -> Iterator[tuple[Point, list[Tensor]]]:
+        """Yields random points near this one, and the outputs there; fewer if the function is seldom defined."""
+        for _ in range(count):
+            yield from self.near(generator, draws)
 
     def near(self, generator: torch.Generator, draws: int) -> Iterator[tuple[Point, list[Tensor]]]:
         """A point with random weights and inputs, and what the module answers there: none if it is not defined there.

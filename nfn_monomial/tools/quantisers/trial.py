@@ -40,7 +40,7 @@ class Trial:
             for kind in (nn.Linear, nn.Embedding)
         )
         own = Point.of(module, inputs)
-        drawn = own.neighbours(self._generator, _POINTS, _DRAWS)
+        drawn = list(own.neighbours(self._generator, _POINTS, _DRAWS))
         self._points = [(p.inputs, p.weights(), expected) for p, expected in drawn or [(own, own.steady_answers())]]
 
     def shape(self, path: str, part: str = "weight") -> tuple[int, ...]:

@@ -385,3 +385,11 @@ def test_submodules_with_two_names_are_run_and_left_as_they_are() -> None:
     assert space.ties["second.0.0.weight"] == "first.0.weight"
     assert all(parameter is own[name] for name, parameter in module.named_parameters())
     assert all(torch.equal(t, values[name]) for name, t in module.state_dict().items())
+
+
+def test_a_network_with_a_condition_runs_afterwards() -> None:
+    """Its branches go through a compiler, which remembers what it has seen under a dispatch mode."""
+    module = of_values(lambda s, y: torch.cond(y.isnan().any(), torch.relu, torch.tanh, (y,)))
+    WeightSpace.from_module(module, X)
+    with torch.no_grad():
+        assert torch.equal(module(X), module.last(F.relu(module.first(X).tanh())))
