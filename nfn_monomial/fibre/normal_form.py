@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from nfn_monomial.canonical.balance import rescaling
 from nfn_monomial.checks import checked, require
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.running import answers, inputs_of, largest_change
+from nfn_monomial.running import answers, doubled, inputs_of, largest_change
 from nfn_monomial.space.axes import Axis, powers
 from nfn_monomial.space.packing import cut, joined, pieces, whole
 from nfn_monomial.space.weight_space import WeightSpace
@@ -332,7 +333,7 @@ def normal_form(
     with torch.inference_mode(False), torch.enable_grad():
         fibre = fibre_of(module, inputs, kwargs or {}, frozenset(frozen))
         form = NormalForm(fibre, {name: known[name].detach().clone() for name in sorted(fibre.frozen)})
-        _certify(form, Point.of(module, inputs, kwargs))
+        _certify(form, Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {})))))
     return form
 
 
@@ -340,7 +341,7 @@ def _certify(form: NormalForm, own: Point) -> None:
     """Raise if random elements change what a module answers at its own weights, or near these."""
     generator = torch.Generator().manual_seed(1)
     first = own.steady_answers()  # where they are 0, as of heads that start with zeros, all changes are infinite
-    points = [*[(own, first)] * all(bool(x.any()) for x in first), *own.neighbours(generator, 2)]
+    points = [*[(own, first)] * all(bool(x.any()) for x in first), *own.near(generator, 3), *own.near(generator, 3)]
     points += [(other.point, other.answers) for other in own.resized(generator) if other.point is not None]
     kept = {name: t for name, t in own.weights().items() if name in form.frozen}
     for point, expected in points:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.running import Float64, called_with, evaluating
+from nfn_monomial.running import Float64, called_with, doubled, evaluating
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.verify.points import Point
 
@@ -51,9 +51,9 @@ class Slopes:
 
     def __init__(self, module: nn.Module, inputs: tuple[Any, Any], space: WeightSpace, frozen: frozenset[str]) -> None:
         generator = torch.Generator().manual_seed(0)
-        own = Point.of(module, *inputs)
+        own = Point(module, pytree.tree_map_only(Tensor, doubled, inputs))
         self.space = space
-        self.points = [point for point, _ in own.neighbours(generator, _POINTS, _DRAWS)]
+        self.points = [point for _ in range(_POINTS) for point, _ in own.near(generator, _DRAWS)]
         # What holds for the example's numbers of tokens or pixels alone is none.
         self.points += [other.point for other in own.resized(generator) if other.point is not None]
         if not self.points:

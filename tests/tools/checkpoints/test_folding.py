@@ -9,9 +9,10 @@ from own_networks import State, moved, saved
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from nfn_monomial.running import answers
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
 from nfn_monomial.tools.definitions.define import define
-from nfn_monomial.tools.definitions.folding import folds_of
+from nfn_monomial.tools.definitions.folding import folded, folds_of, unfused
 from nfn_monomial.tools.files.strangers import FileError
 
 
@@ -93,3 +94,31 @@ def test_files_with_batch_norms_of_a_fused_network_have_a_way_out(tmp_path: Path
     paths = [saved(tmp_path / f"{i}.pt", state) for i in range(2)]
     with pytest.raises(FileError, match=r"1\.running_mean is of batch norm, which the network does not have: if it is"):
         compare_checkpoints(*paths, net=net)
+
+
+def test_a_layer_that_something_else_reads_is_not_folded() -> None:
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden: Tensor = self.layer(x)
+            return hidden + self.norm(hidden)
+
+    assert folds_of(Beside(), (torch.randn(5, 3),)) == []
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolutions_are_folded_and_unfolded(groups: int) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, groups=groups), nn.BatchNorm2d(6), nn.ReLU()).eval()
+    state = {key: torch.rand_like(t) + 0.5 for key, t in module.state_dict().items() if t.is_floating_point()}
+    x = torch.randn(2, 4, 3, 3)
+    folds = folds_of(module, (x,))
+    (before,) = answers(module, state, x)
+    (after,) = answers(module, folded(state, folds), x)
+    torch.testing.assert_close(after, before)
+    layers = {key: t for key, t in folded(state, folds).items() if key.startswith("0")}
+    (again,) = answers(module, unfused(layers, folds) or {}, x)
+    torch.testing.assert_close(again, before)
