@@ -1,72 +1,36 @@
 """Parameters that do not matter to the function, such as biases of keys, which a softmax ignores.
 
-The gradient of what a network answers, by an entry that does not matter, is 0 wherever it is taken. But so it is for
-entries behind a ReLU that is off, an ``argmax``, a rounding, or an index that the example does not have. So what has no
-gradient at random weights is followed through the program: it is changed by random numbers, and all that changes with
-it has to end at operators that see it and ignore such a change whatever their arguments are: a softmax or a norm that
-meets the same number everywhere along its dimension, a difference whose two sides change alike. A small number in the
-way is none of these: what it makes of the change ends at a sum, which would show a change of the size of its terms.
+The gradient of the outputs by an entry that does not matter is 0 at all points. But it is 0, too, for entries before a
+ReLU that is off, an ``argmax``, a rounding, or an index that the example does not have. So parts without a gradient at
+random points are followed through the program: they are changed by random numbers, and everything that changes with
+them has to end at operators that see the change and ignore it whatever their arguments are: a softmax or a norm that
+meets the same number everywhere along its dimension, a difference whose two sides change alike. Multiplication by a
+small number does not hide a change: that ends at a sum, which would show a change of the size of its terms.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.running import Float64, doubled, random_sum
+from nfn_monomial.running import doubled, random_sum
 from nfn_monomial.trace.algebra.values import Dimension, Value, blocks, extent
-from nfn_monomial.trace.graph import Program, label, operation
+from nfn_monomial.trace.graph import Program
 from nfn_monomial.trace.write import Ending, Entries
 
 from .points import Point
+from .twins import MattersError, Run, Twin, is_real
 
 _NO_GRADIENT = 1e-11  # of the largest one: what has less is followed
-_SAME = 1e-9  # of the change, in float64
 _CHANGES = (1.0, 1e5)  # sizes of changes: large ones, too, as far as a network may cut off
-_MASKS = 1e3  # times the change: arguments become random around what is as large, 0 else
 _POINTS = 4
 _MOST = 100  # runs of the program
-_CUTS = {"select", "slice", "split", "split_with_sizes", "unbind", "chunk", "narrow", "tensor_split", "unsafe_split"}
-_ALIASES = {"detach", "alias", "lift_fresh_copy"}
-_REASONS = {"softmax": "softmax", "attention": "softmax", "norm": "a mean is subtracted"}
-_WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
-
-
-class _Twin(NamedTuple):
-    """A value before and after a change.
-
-    Attributes:
-        before, after: the value; one object where it does not change.
-        parts: whose change is in it.
-        chosen: whether it is made of whole numbers or truth values that inputs or buffers hold.
-    """
-
-    before: Tensor
-    after: Tensor
-    parts: frozenset[Entries] = frozenset()
-    chosen: bool = False
-
-    @property
-    def change(self) -> Tensor:
-        """The difference; 0 where both are infinite, or for truth values."""
-        if not _is_real(self.before):
-            return torch.zeros(())
-        return torch.where(self.before == self.after, 0, self.after - self.before).nan_to_num(0, 0, 0)
-
-
-class _MattersError(Exception):
-    """A change reaches an answer, or ends at what does not ignore it."""
-
-    def __init__(self, parts: frozenset[Entries]) -> None:
-        super().__init__()
-        self.parts = parts
 
 
 def dead_parts(
@@ -158,7 +122,7 @@ class _Search:
         largest: dict[Entries, float] = {}
         leaves: dict[str, Tensor] = {}
 
-        def begin(name: str, tensor: Tensor) -> _Twin:
+        def begin(name: str, tensor: Tensor) -> Twin:
             def look(leaf: Tensor) -> None:  # and forget it: all of them are as large as the network
                 if name in self._vectors and leaf.grad is not None:
                     self._vectors[name] = leaf.grad.abs()
@@ -171,10 +135,11 @@ class _Search:
                 leaves[name].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]
                 largest.update({(name, choice): 0.0 for choice in self._at[name]})
             tensor = leaves.get(name, tensor)
-            return _Twin(tensor, tensor)
+            return Twin(tensor, tensor)
 
         with torch.enable_grad():
-            answers = [t.before for t in self._answers(begin) if _is_real(t.before)]
+            run = Run(self.program, self._values, self._seed, begin)
+            answers = [t.before for t in run.answers if is_real(t.before)]
             if not all(bool(t.isfinite().all()) for t in answers):
                 return None
             answers = [torch.view_as_real(t) if t.is_complex() else t for t in answers]
@@ -189,7 +154,7 @@ class _Search:
             return
         try:
             endings = [self._endings(parts, size) for size in _CHANGES]
-        except _MattersError as reason:
+        except MattersError as reason:
             seen = [part for part in parts if part in reason.parts]
             rest = [part for part in parts if part not in reason.parts]
             if not rest and len(seen) > 1:
@@ -204,170 +169,25 @@ class _Search:
         """Returns the operation at which the change of each part ends.
 
         Raises:
-            _MattersError: if one does not.
+            MattersError: if one does not.
         """
         self._runs += 1
-        endings: dict[Entries, str] = {}
 
-        def begin(name: str, tensor: Tensor) -> _Twin:
+        def begin(name: str, tensor: Tensor) -> Twin:
             if not (changing := [part for part in parts if part[0] == name]):
-                return _Twin(tensor, tensor)
+                return Twin(tensor, tensor)
             generator, after = torch.Generator().manual_seed(self._seed), tensor.clone()
             for _, choice in changing:
                 grid = torch.meshgrid(*self._at[name][choice], indexing="ij") if tensor.ndim else ()
                 after[grid] += size * torch.randn(after[grid].shape, dtype=after.dtype, generator=generator)
-            return _Twin(tensor, after, frozenset(changing))
+            return Twin(tensor, after, frozenset(changing))
 
         with torch.no_grad():
-            for answer in self._answers(begin, endings):
-                if answer.after is not answer.before:
-                    raise _MattersError(answer.parts)
-        return endings
-
-    def _answers(self, begin: Callable[[str, Tensor], _Twin], endings: dict[Entries, str] | None = None) -> list[_Twin]:
-        """Returns all answers at the point, with twins of parameters that ``begin`` makes, and enters their endings."""
-        self._generator = torch.Generator().manual_seed(self._seed)
-        graph, self._ends = self.program.graph, {} if endings is None else endings
-
-        def placeholder(place: str) -> Any:
-            value = self._values[place]
-            if not isinstance(value, Tensor):
-                return value
-            if place in self.program.parameters:
-                return begin(self.program.parameters[place], value)
-            if place in self.program.constants:
-                return _Twin(value, value)
-            if value.dtype == torch.bool:
-                value = torch.rand(value.shape, generator=self._generator) < 0.5
-            return _Twin(value, value, chosen=not _is_real(value))
-
-        with Float64():  # type: ignore[no-untyped-call]
-            arguments = [placeholder(node.name) for node in graph.nodes if node.op == "placeholder"]
-            return _twins(self._inside(graph, arguments))
-
-    def _inside(self, graph: fx.Graph, args: Sequence[Any]) -> Any:
-        """Returns the outputs of a graph for these arguments."""
-        known: dict[fx.Node, Any] = {}
-        last = {used: node for node in graph.nodes for used in node.all_input_nodes}
-        arguments = iter(args)
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                known[node] = next(arguments)
-            elif node.op == "output":
-                return fx.map_arg(node.args[0], known.get)
-            elif node.op == "get_attr":
-                value = operator.attrgetter(str(node.target))(graph.owning_module)
-                if isinstance(value, Tensor):
-                    value = doubled(value)
-                    value = _Twin(value, value)
-                known[node] = value
-            else:
-                known[node] = self._step(node, *fx.map_arg((node.args, node.kwargs), known.__getitem__))
-            for used in [n for n in node.all_input_nodes if last[n] is node]:
-                del known[used]
-        raise AssertionError("a graph has an output")
-
-    def _step(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        name = operation(node)
-        if name in _WRAPPERS:
-            at = next(n for n, a in enumerate(args) if isinstance(a, fx.GraphModule))
-            return self._inside(args[at].graph, args[at + 1 :])
-        if node.target is operator.getitem or name in _ALIASES:
-            return args[0][args[1]] if node.target is operator.getitem else args[0]
-        if node.meta.get("val") is None:
-            return None  # assertions
-        kwargs = {k: torch.device("cpu") if k == "device" else v for k, v in kwargs.items()}
-
-        def called(change: Callable[[_Twin], Tensor], arguments: Any = (args, kwargs)) -> Any:
-            new = pytree.tree_map(lambda v: change(v) if _is_twin(v) else v, arguments, is_leaf=_is_twin)
-            return node.target(*new[0], **new[1])  # type: ignore[operator]
-
-        before = called(lambda twin: twin.before)
-        if isinstance(before, Tensor) and _is_real(before):
-            other = pytree.tree_map(
-                lambda v: self._otherwise(v) if _is_twin(v) else v, (args, kwargs), is_leaf=_is_twin
-            )
-            with contextlib.suppress(Exception):  # of what looks entries up by whole numbers
-                before, (args, kwargs) = called(lambda twin: twin.before, other), other
-        after, twins = before, _twins((args, kwargs))
-        changing = [twin for twin in twins if twin.after is not twin.before]
-        if changing:
-            after = called(lambda twin: twin.after, (args, kwargs))
-        parts = frozenset[Entries]().union(*(twin.parts for twin in changing))
-        size = max((float(twin.change.abs().max()) for twin in changing if twin.before.numel()), default=0.0)
-        n = itertools.count()
-
-        def made(old: Any, new: Any) -> Any:
-            at = next(n)
-            if not isinstance(old, Tensor):
-                return old
-            twin = self._with_choices(_Twin(old, new, parts if new is not old else frozenset()), twins)
-            if new is old or not _alike(twin, size):
-                return twin
-            indices = [t for t in twins if not _is_real(t.before) and t.before.dtype != torch.bool]
-            if name in _CUTS or (indices and not any(t.chosen for t in indices)):  # what changes is in another part
-                return twin._replace(after=twin.before, parts=frozenset())
-            if not _ignored(lambda change: pytree.tree_leaves(called(change, (args, kwargs)))[at], twins, size):
-                raise _MattersError(parts)
-            reason = next((why for kind, why in _REASONS.items() if kind in name), "it cancels")
-            self._ends.update(dict.fromkeys(parts, f"{label(node)}: {reason}"))
-            return twin._replace(after=twin.before, parts=frozenset())
-
-        return pytree.tree_map(made, before, after)
-
-    def _otherwise(self, twin: _Twin) -> _Twin:
-        """Replaces numbers that inputs chose by others, as if inputs had chosen otherwise; masks stay masks."""
-        t = twin.before
-        if not twin.chosen or t.dtype == torch.bool:
-            return twin
-        if bool(((t == 0) | (t == 1)).all()):
-            t = (torch.rand(t.shape, generator=self._generator) < 0.5).to(t.dtype)
-        else:
-            t = t + torch.randn(t.shape, generator=self._generator, dtype=torch.float64)
-        return _Twin(t, t)
-
-    def _with_choices(self, twin: _Twin, arguments: Sequence[_Twin]) -> _Twin:
-        """Makes an output of numbers that inputs choose: truth values are others, entries that are looked up random."""
-        before, after = twin.before, twin.after
-        if not (chosen := [argument.before for argument in arguments if argument.chosen]):
-            return twin
-        if not _is_real(before):
-            if before.dtype == torch.bool and after is before:
-                before = after = torch.rand(before.shape, generator=self._generator) < 0.5
-            return twin._replace(before=before, after=after, chosen=True)
-        if all(t.dtype == torch.bool for t in chosen):
-            return twin
-        noise = torch.randn(before.shape, dtype=before.dtype, generator=self._generator)
-        noisy = before + noise
-        return twin._replace(before=noisy, after=noisy if after is before else after + noise)
-
-
-def _ignored(called: Callable[[Callable[[_Twin], Tensor]], Tensor], arguments: Sequence[_Twin], size: float) -> bool:
-    """Tells whether an operator sees what changes, but ignores such a change whatever its arguments are."""
-    for seed, factor in enumerate((0.1, 1.0, 10.0)):
-        generator = torch.Generator().manual_seed(seed)
-        random, others = {}, {}
-        for twin in arguments:
-            if _is_real(twin.before):
-                large = torch.where(twin.before.abs() <= _MASKS * size, 0, twin.before)
-                draws = [torch.randn(large.shape, dtype=large.dtype, generator=generator) for _ in range(2)]
-                random[id(twin)] = large + factor * size * draws[0]
-                others[id(twin)] = torch.where(twin.change == 0, random[id(twin)], large + factor * size * draws[1])
-        plain = called(lambda twin: random.get(id(twin), twin.before))  # noqa: B023
-        moved = called(lambda twin: random[id(twin)] + twin.change if id(twin) in random else twin.before)  # noqa: B023
-        other = called(lambda twin: others.get(id(twin), twin.before))  # noqa: B023
-        if not _alike(_Twin(plain, moved), size) or _alike(_Twin(plain, other), size):
-            return False
-    return True
-
-
-def _alike(twin: _Twin, size: float) -> bool:
-    """Tells whether two values are the same but for rounding, after a change of some size; NaN equals nothing."""
-    if not _is_real(twin.before):
-        return torch.equal(twin.before, twin.after)
-    if bool(twin.before.isnan().any()) or bool((twin.before.isfinite() != twin.after.isfinite()).any()):
-        return False
-    return not twin.before.numel() or float(twin.change.abs().max()) <= _SAME * size
+            run = Run(self.program, self._values, self._seed, begin)
+        for answer in run.answers:
+            if answer.after is not answer.before:
+                raise MattersError(answer.parts)
+        return run.endings
 
 
 def _places(dim: Dimension, at: Tensor) -> Iterator[Tensor]:
@@ -387,15 +207,3 @@ def _taken(x: Tensor, at: Sequence[Tensor]) -> Tensor:
     for dim, places in enumerate(at):
         x = x if len(places) == x.shape[dim] else x.index_select(dim, places)
     return x
-
-
-def _twins(tree: Any) -> list[_Twin]:
-    return [v for v in pytree.tree_leaves(tree, is_leaf=_is_twin) if _is_twin(v)]
-
-
-def _is_twin(value: Any) -> bool:
-    return isinstance(value, _Twin)
-
-
-def _is_real(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
