@@ -73,10 +73,9 @@ def from_module(
         space = _without(space, parts, where)
         return space.sample
 
-    def blame(node: str) -> str:
-        return f"{node} ({operations.get(node, '')})"
-
-    certificate = require_kept(module, inputs, space.sample, kwargs=kwargs, blame=blame, shrink=shrink)
+    certificate = require_kept(
+        module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({operations.get(n, '')})", shrink=shrink
+    )
     space.origin = dataclasses.replace(_origin(space), tested=str(certificate))
     return space
 

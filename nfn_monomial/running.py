@@ -191,23 +191,28 @@ def first_line(reason: Exception) -> str:
 class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Turns casts to other floating types, which many norms make, into casts to float64.
 
-    Casts to complex types are casts to complex128. What is created without a dtype, as the first state of a recurrent
-    layer, is float64 too.
+    Casts to complex types are casts to complex128. Tensors created without a dtype, such as the first state of a
+    recurrent layer, are float64 too. Operators that call a compiler, as `flex_attention` and `torch.cond` do, run as
+    they are written: the compiler knows no dispatch modes, and after `torch.cond` under one it fails without one, too.
     """
 
     supports_higher_order_operators = True
 
     def __enter__(self) -> Self:
-        self._default = torch.get_default_dtype()
+        self._undo = contextlib.ExitStack()
+        self._undo.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float64)
-        self._plain = _without_compiler()
-        self._plain.__enter__()
+        flex = sys.modules.get("torch.nn.attention.flex_attention")  # None if nobody has imported it
+        if (debug := getattr(flex, _DEBUG, None)) is not None:  # some versions of torch have no such switch
+            self._undo.callback(setattr, flex, _DEBUG, debug)
+            setattr(flex, _DEBUG, True)
+        if "torch._dynamo" in sys.modules:  # else nothing has been compiled, and importing it takes seconds
+            self._undo.enter_context(torch.compiler.set_stance("force_eager"))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *reason: Any) -> None:
-        torch.set_default_dtype(self._default)
-        self._plain.__exit__(*reason)
+        self._undo.close()
         super().__exit__(*reason)  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -220,22 +225,6 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (dtype := options.get("dtype")) is not None and (dtype.is_floating_point or dtype.is_complex):
             options["dtype"] = torch.complex128 if dtype.is_complex else torch.float64
         return operator(*args, **options)
-
-
-@contextlib.contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Lets operators that call a compiler, as `flex_attention` and `torch.cond` do, run as they are written.
-
-    The compiler knows no dispatch modes, and after `torch.cond` under one it fails without one, too.
-    """
-    with contextlib.ExitStack() as stack:
-        flex = sys.modules.get("torch.nn.attention.flex_attention")  # None if nobody has imported it
-        if (debug := getattr(flex, _DEBUG, None)) is not None:  # some versions of torch have no such switch
-            stack.callback(setattr, flex, _DEBUG, debug)
-            setattr(flex, _DEBUG, True)
-        if "torch._dynamo" in sys.modules:  # else nothing has been compiled, and importing it takes seconds
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        yield
 
 
 def doubled(t: Tensor) -> Tensor:

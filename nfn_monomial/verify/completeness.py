@@ -90,10 +90,21 @@ def completeness(
     neurons = {node: 1 if node == WHOLE else space.count(node, sizes) for node in axes}
     rows: dict[str, list[Tensor]] = {node: [] for node in axes}
     for point, _ in example.neighbours(generator, max(1 + (len(axes[n]) + _SPARE) // neurons[n] for n in axes)):
-        changes = pieces(space, _gradient_times_weight(point, list(space.parameters), generator), sizes)
+        weights = point.weights()
+        leaves = [weights[name].requires_grad_() for name in space.parameters]
+        total = random_sum(answers(module, weights, *point.inputs, gradients=True), generator)
+        gradients = [None] * len(leaves) if total is None else torch.autograd.grad(total, leaves, allow_unused=True)
+        products = {
+            name: torch.zeros_like(t) if gradient is None else gradient * t.detach()
+            for name, t, gradient in zip(space.parameters, leaves, gradients, strict=True)
+        }
+        changes = pieces(space, products, sizes)
         for node in axes:
-            sums = [_summed(changes[piece], path).flatten() for piece, path in axes[node]]
-            rows[node].append(torch.stack(sums, 1))
+            by_neuron = [
+                changes[piece].movedim(path, tuple(range(len(path)))).reshape(neurons[node], -1)
+                for piece, path in axes[node]
+            ]
+            rows[node].append(torch.stack([x.sum(1) for x in by_neuron], 1))
     gauges, scalings = {}, {}
     for node in axes:
         charges = [
@@ -117,25 +128,6 @@ def completeness(
             matrix / torch.where(lengths > _ZERO * lengths.max(), lengths, torch.inf)
         )
     return Completeness(gauges, scalings)
-
-
-def _gradient_times_weight(point: Point, names: list[str], generator: torch.Generator) -> dict[str, Tensor]:
-    """Returns the derivatives of a random sum of outputs by the logarithms of entries."""
-    weights = point.weights()
-    leaves = {name: weights[name].requires_grad_() for name in names}
-    total = random_sum(answers(point.module, weights, *point.inputs, gradients=True), generator)
-    unused = [None] * len(leaves)
-    gradients = unused if total is None else torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(t) if gradient is None else gradient * t.detach()
-        for (name, t), gradient in zip(leaves.items(), gradients, strict=True)
-    }
-
-
-def _summed(x: Tensor, kept: tuple[int, ...]) -> Tensor:
-    """Returns the sum over all dimensions but some."""
-    others = [dim for dim in range(x.ndim) if dim not in kept]
-    return x.sum(others) if others else x
 
 
 def _rank(matrix: Tensor) -> int:

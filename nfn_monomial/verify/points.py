@@ -23,13 +23,13 @@ _ORDERING = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthva
 
 
 class Resized(NamedTuple):
-    """Inputs that have another size in place of one of the example's.
+    """A point whose inputs have another size in place of one of the example's.
 
     Attributes:
         extent: the size that the example has.
-        size: the one that stands in its place.
-        point: with such inputs and random weights; None where it would take too long.
-        answers: of the module there.
+        size: the other one.
+        point: the inputs, with random weights; None where a forward pass would take too long.
+        answers: the module's outputs there.
     """
 
     extent: int
@@ -143,7 +143,7 @@ class Point(NamedTuple):
         return self._replace(inputs=pytree.tree_unflatten(leaves, spec), where=f"inputs of shape {shapes}")
 
     def _has_shapes(self) -> bool:
-        """Whether it runs on shapes alone, without any values: so it is seen that a large module does not run."""
+        """Tells whether it runs on shapes alone, without any values, which is cheap for large modules."""
         with contextlib.suppress(Exception), FakeTensorMode(allow_non_fake_inputs=True):
             weights = {
                 name: torch.empty(t.shape, dtype=torch.float64 if t.is_floating_point() else t.dtype)
@@ -154,7 +154,7 @@ class Point(NamedTuple):
         return False
 
     def _work(self) -> float:
-        """About how many additions and products a forward pass takes; 0 for few."""
+        """Estimates the additions and products of a forward pass; 0 for few."""
         entries = sum(t.numel() for t in pytree.tree_leaves(self.inputs) if isinstance(t, Tensor))
         if entries * sum(t.numel() for t in self.module.parameters()) < _MOST_WORK / 100:
             return 0.0
@@ -165,7 +165,7 @@ class Point(NamedTuple):
         return max(float(counter.get_total_flops()), 1000.0 * entries)
 
     def ties(self) -> list[str]:
-        """Operators that put equal entries in an order here, where torch takes them by their places."""
+        """Returns the operators that put equal entries in an order here, where torch takes them by their places."""
         with _Ties() as seen:
             self.answers()
         return list(seen.names)
@@ -185,10 +185,10 @@ class _Ties(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = operator(*args, **(kwargs or {}))
-        if (name := short(str(operator))) in _ORDERING and not (isinstance(found, Tensor) and "arg" not in name):
+        output = operator(*args, **(kwargs or {}))
+        if (name := short(str(operator))) in _ORDERING and not (isinstance(output, Tensor) and "arg" not in name):
             dims = [a for a in (*args[1:], (kwargs or {}).get("dim")) if isinstance(a, int)]
             dim = -1 if name in ("topk", "kthvalue") and len(dims) < 2 else (dims or [-1])[-1]
             if args[0].ndim and bool((args[0].sort(dim).values.diff(dim=dim) == 0).any()):
                 self.names[name] = None
-        return found
+        return output

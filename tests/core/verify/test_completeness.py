@@ -29,7 +29,7 @@ def test_a_gauge_that_is_taken_away_is_missing() -> None:
 
 
 def test_one_of_several_gauges_of_a_node_is_missing() -> None:
-    """Of the stream of a residual block, that of the norm's gain."""
+    """The gauge of a norm's gain, on the stream of a residual block."""
 
     class Block(nn.Module):
         def __init__(self) -> None:

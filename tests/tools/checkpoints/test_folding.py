@@ -45,14 +45,14 @@ def trained(seed: int) -> Net:
 
 def fused(module: Net) -> State:
     """As a package for inference writes it."""
-    found = copy.deepcopy(module)
-    found.first = fuse_conv_bn_eval(found.first, found.norm)
-    found.second = fuse_conv_bn_eval(found.second, found.other)
+    network = copy.deepcopy(module)
+    network.first = fuse_conv_bn_eval(network.first, network.norm)
+    network.second = fuse_conv_bn_eval(network.second, network.other)
     affine = nn.BatchNorm1d(5)
-    affine.load_state_dict(found.last.state_dict(), strict=False)
-    found.third = fuse_linear_bn_eval(found.third, affine.eval())
-    found.norm = found.other = found.last = nn.Identity()  # type: ignore[assignment]
-    return dict(found.state_dict())
+    affine.load_state_dict(network.last.state_dict(), strict=False)
+    network.third = fuse_linear_bn_eval(network.third, affine.eval())
+    network.norm = network.other = network.last = nn.Identity()  # type: ignore[assignment]
+    return dict(network.state_dict())
 
 
 def test_fused_networks_are_compared_with_what_they_were_made_from(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_fused_networks_are_compared_with_what_they_were_made_from(tmp_path: Pat
         f"{layer}.{kind}" for layer in ("first", "second", "third", "head") for kind in ("weight", "bias")
     }
     for pair in ((a, c), (c, a), (c, d), (b, c)):
-        found = compare_checkpoints(*pair, net=net)
-        words = found.summary.splitlines()[0]
+        comparison = compare_checkpoints(*pair, net=net)
+        words = comparison.summary.splitlines()[0]
         assert "the same function" in words or "within the rounding of float32" in words
         assert "once batch norms are folded" in words
     near = fused(module)
