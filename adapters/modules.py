@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.checks import require_numbers
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.running import called_with
 from nfn_monomial.space.packing import is_counter
 
 from .matching import is_ignored, keys_by_name, match_names
@@ -94,7 +95,7 @@ def unstack_networks(
 
 
 def network_outputs(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor | tuple[Any, ...]) -> Tensor:
-    """What B networks answer to the same inputs: ``(B, *module(x).shape)``, one vmap over ``functional_call``.
+    """What B networks answer to the same inputs: ``(B, *module(x).shape)``, one vmap over all networks.
 
     Differentiable in ``tensors`` and ``x``. Parameters and buffers of the module that are not in ``tensors`` keep the
     module's own values for all networks. The module runs in the mode it is in.
@@ -125,7 +126,7 @@ def network_outputs(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor 
     single = {name: tensor.squeeze(1) for name, tensor in tensors.items()}
 
     def run(parameters: dict[str, Tensor]) -> Tensor:
-        out: Tensor = torch.func.functional_call(module, parameters, x if isinstance(x, tuple) else (x,))
+        out: Tensor = called_with(module, parameters, x if isinstance(x, tuple) else (x,))
         return out
 
     outputs: Tensor = torch.func.vmap(run, randomness="different")(single)

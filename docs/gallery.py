@@ -8,6 +8,7 @@ Weights are random, sizes small, and nothing is downloaded. ``make gallery`` tes
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.metadata
 import json
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace, normal_form
 from nfn_monomial.errors import MonomialError
+from nfn_monomial.running import inputs_of
 from nfn_monomial.trace import derive
 from nfn_monomial.verify.dead import dead_parts
 
@@ -282,7 +284,8 @@ def entries(name: str) -> Iterator[dict[str, Any]]:
         yield record | {"refused": shortened(error)}
         return
     record["seconds"] = round(time.process_time() - start, 1)
-    report = derive(module, inputs, kwargs=entry.options, dead=dead_parts).origin
+    dead = functools.partial(dead_parts, module=module, inputs=inputs_of(inputs), kwargs=entry.options)
+    report = derive(module, inputs, kwargs=entry.options, dead=dead).origin
     left = {f"{x.operation.rsplit(': ')[-1]}: {x.reason}" for x in report.losses if x.symmetry == "permutation"}
     record |= {
         "tensors": len(space.parameters),

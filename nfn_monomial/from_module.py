@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,6 @@ from nfn_monomial.space.origin import Loss, Origin, Part
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.derive import derive
-from nfn_monomial.verify.certificate import Certificate
 from nfn_monomial.verify.certificate import certify as require_kept
 from nfn_monomial.verify.dead import dead_parts
 
@@ -53,56 +53,58 @@ def from_module(
                 "narrower module of the same class that has values"
             )
         examples = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), examples)
-    nodes, parameters, origin, ties = derive(
-        program, examples[0], kwargs=examples[1], frozen=frozen, dead=dead_parts if certify is True else None
-    )
+
+    # Derive.
+    search = functools.partial(dead_parts, module=module, inputs=inputs, kwargs=kwargs) if certify is True else None
+    nodes, parameters, origin, ties = derive(program, examples[0], kwargs=examples[1], frozen=frozen, dead=search)
     dead = [part.parameter for part in origin.dead if not part.left_out]
     space = WeightSpace(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
     space.origin = dataclasses.replace(origin, tested=UNTESTED)
     if isinstance(certify, nn.Module):
-        return _as_tested(space, from_module(certify, inputs, kwargs=kwargs, frozen=frozen))
-    if certify:
-        ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in origin.nodes}
+        return _tested_on(space, from_module(certify, inputs, kwargs=kwargs, frozen=frozen))
+    if not certify:
+        return space
 
-        def shrink(parts: Sequence[Part], where: str) -> Callable[..., GroupElement]:
-            nonlocal space
-            space = _without(space, parts, where)
-            return space.sample
+    # Test, and leave out what does not hold at other sizes of inputs.
+    operations = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in origin.nodes}
 
-        tested = require_kept(
-            module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})", shrink=shrink
-        )
-        space.origin = dataclasses.replace(_origin(space), tested=_in_words(tested))
+    def shrink(parts: Sequence[Part], where: str) -> Callable[..., GroupElement]:
+        nonlocal space
+        space = _without(space, parts, where)
+        return space.sample
+
+    certificate = require_kept(
+        module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({operations.get(n, '')})", shrink=shrink
+    )
+    space.origin = dataclasses.replace(_origin(space), tested=str(certificate))
     return space
 
 
 def _without(space: WeightSpace, parts: Sequence[Part], where: str) -> WeightSpace:
-    """A derived space without parts of its group, which do not hold at other sizes of inputs than the example's."""
-    lost: dict[str, dict[int, Symmetry]] = {}  # node -> gauge -> what is left of it
-    fixed, dead = set[str](), {part.node for part in parts if part.kind == "dead"}
+    """Returns a derived space without parts of its group, which do not hold at other sizes of inputs."""
+    gauges = {name: list(node.gauges) for name, node in space.nodes.items()}
     for name, kind, n in parts:
-        if kind == "permutation":
-            fixed.add(name)
-        elif kind != "dead":
-            gauge = lost.setdefault(name, {}).get(n, space.nodes[name].gauges[n])
-            lost[name][n] = gauge & (Symmetry.SIGN if kind == "scale" else Symmetry.SCALE)
+        if kind in ("scale", "sign"):
+            gauges[name][n] &= Symmetry.SIGN if kind == "scale" else Symmetry.SCALE
+    fixed = {part.node for part in parts if part.kind == "permutation"}
     # Neurons that are nested in others cannot stay where they are: they become sizes, with all that is nested in them.
-    sizes = {n for n in space.nodes if any(a in fixed and a in space.nesting for a in space.ancestry(n))}
+    unnamed = {n for n in space.nodes if any(a in fixed and a in space.nesting for a in space.ancestry(n))}
     nodes, entries, taken = dict[str, Node](), dict[str, str](), {*space.nodes, *TAKEN}
     for name, node in space.nodes.items():
-        node = node._replace(gauges=tuple(lost.get(name, {}).get(n, gauge) for n, gauge in enumerate(node.gauges)))
-        if name in fixed and name not in sizes:
-            nodes[name] = Node((Symmetry.FIXED,), node.size)
-            if node.scales or node.flips:  # of single entries, which stay where they are
-                entries[name] = next(
-                    n for n in (f"{name}_entries{'_' * i}" for i in range(len(taken) + 1)) if n not in taken
-                )
-                nodes[entries[name]] = Node(node.gauges, 1, name)
-        elif name not in sizes:
+        if name in unnamed:
+            continue
+        node = node._replace(gauges=tuple(gauges[name]))
+        if name not in fixed:
             nodes[name] = node
+            continue
+        nodes[name] = Node((Symmetry.FIXED,), node.size)
+        if node.scales or node.flips:  # of single entries, which stay where they are
+            names = (f"{name}_entries{'_' * i}" for i in range(len(taken) + 1))
+            entries[name] = next(n for n in names if n not in taken)
+            nodes[entries[name]] = Node(node.gauges, 1, name)
 
     def change(axis: Axis) -> list[Axis | int]:
-        if axis.node in sizes:
+        if axis.node in unnamed:
             return [space.sizes()[axis.node]]
         if axis.node not in fixed:
             return [axis]
@@ -110,80 +112,50 @@ def _without(space: WeightSpace, parts: Sequence[Part], where: str) -> WeightSpa
         return [still, Axis(entries[axis.node], axis.charge)] if axis.node in entries else [still]
 
     parameters = {name: tuple(each_axis(dim, change) for dim in dims) for name, dims in space.parameters.items()}
-    left = [piece for piece in space.dead if piece not in dead]
-    found = WeightSpace(nodes, parameters, label=space.label, dead=left, ties=space.ties)
+    alive = {part.node for part in parts if part.kind == "dead"}
+    dead = [piece for piece in space.dead if piece not in alive]
+    smaller = WeightSpace(nodes, parameters, label=space.label, dead=dead, ties=space.ties)
     losses = [Loss(name, kind, where, "holds at the example's sizes only") for name, kind, _ in parts if kind != "dead"]
     origin = _origin(space)
-    found.origin = dataclasses.replace(
+    smaller.origin = dataclasses.replace(
         origin,
         losses=(*origin.losses, *dict.fromkeys(losses)),
-        dead=tuple(d for d in origin.dead if d.left_out or d.parameter not in dead),
+        dead=tuple(d for d in origin.dead if d.left_out or d.parameter not in alive),
         lost=(*origin.lost, (tuple(parts), where)),
     )
-    return found
+    return smaller
 
 
-def _as_tested(space: WeightSpace, narrower: WeightSpace) -> WeightSpace:
-    """A derived space, as what was found of a narrower module of the same class says it of this one, too."""
-    tried = _origin(narrower)
-    for parts, where in tried.lost:
+def _tested_on(space: WeightSpace, narrower: WeightSpace) -> WeightSpace:
+    """Returns a derived space with all that was tested on a narrower module of the same class."""
+    origin = _origin(narrower)
+    for parts, where in origin.lost:
         space = _without(space, [part for part in parts if part.kind != "dead"], where)
 
-    def erased(dim: Dim) -> object:
-        """A dimension without its sizes."""
+    def unsized(dim: Dim) -> object:
         if isinstance(dim, Sum):
-            return "sum", dim.shared, tuple(map(erased, dim.parts))
+            return "sum", dim.shared, tuple(map(unsized, dim.parts))
         return tuple([factor if isinstance(factor, Axis) else "size" for factor in flatten_dims((dim,))])
 
-    ours, theirs = (
+    wide, narrow = (
         {f"node {name}": (node.gauges, node.parent) for name, node in s.nodes.items()}
-        | {name: tuple(map(erased, dims)) for name, dims in s.parameters.items()}
+        | {name: tuple(map(unsized, dims)) for name, dims in s.parameters.items()}
         for s in (space, narrower)
     )
-    if different := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):
+    if different := sorted(key for key in wide.keys() | narrow.keys() if wide.get(key) != narrow.get(key)):
         raise InvalidValueError(
             f"certify=: {narrower} has another group than {space}: {', '.join(different[:3])} differ. A narrower "
             "module of the same class, depth and options is expected, with two or more of everything"
         )
-    found = WeightSpace(space.nodes, space.parameters, label=space.label, dead=narrower.dead, ties=space.ties)
-    found.origin = dataclasses.replace(
+    tested = WeightSpace(space.nodes, space.parameters, label=space.label, dead=narrower.dead, ties=space.ties)
+    tested.origin = dataclasses.replace(
         _origin(space),
-        dead=tried.dead,
-        tested=f"{tried.tested}. All this on a narrower module: {narrower}, {narrower.group_dimension} scalings",
+        dead=origin.dead,
+        tested=f"{origin.tested}. All this on a narrower module: {narrower}, {narrower.group_dimension} scalings",
     )
-    return found
+    return tested
 
 
 def _origin(space: WeightSpace) -> Origin:
-    """Where a derived space comes from."""
     assert space.origin is not None, "a derived space knows its origin"
     return space.origin
-
-
-def _in_words(tested: Certificate) -> str:
-    """What a certificate says, for `WeightSpace.explain`."""
-    others = tested.elements - (not tested.ties)
-    own = "1 at the module's own weights, " if not tested.ties else ""
-    text = (
-        f"Tested: {tested.elements} random elements of the group changed no output by more than 1e-9 in float64: "
-        f"{own}{others} at random weights, buffers and inputs near these"
-    )
-    sized = [f"{_listed(sorted({n, *ran}))} where the example has {n}" for n, ran, _ in tested.sizes if ran]
-    if sized:
-        text += f". Sizes of inputs that were tested: {'; '.join(sized)}"
-    if alone := [str(n) for n, ran, _ in tested.sizes if not ran]:
-        text += f". Tested at the example's size only: {_listed(alone)}"
-    if large := sorted({size for _, _, sizes in tested.sizes for size in sizes}):
-        text += f". Too large to be tried: {_listed(large)}"
-    if tested.ties:
-        text += (
-            f". Entries that {_listed(tested.ties)} puts in order are equal at the module's own weights, where torch "
-            "takes them by their places: there the group does not keep the outputs"
-        )
-    return text
-
-
-def _listed(items: Sequence[object]) -> str:
-    """``1, 2 and 3``."""
-    *most, last = map(str, items)
-    return f"{', '.join(most)} and {last}" if most else last

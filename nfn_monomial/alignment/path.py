@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.checks import Share, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.running import evaluating, inputs_of, running
+from nfn_monomial.running import called_with, evaluating, inputs_of, running
 
 
 @checked
@@ -137,10 +137,7 @@ def mean_measures(
     sums, count = [], 0
     with evaluating(module), running(module, "the batches"):
         for inputs, targets in batches:
-            measured = [
-                measure(torch.func.functional_call(module, dict(network), inputs_of(inputs)), targets)
-                for network in networks
-            ]
+            measured = [measure(called_with(module, network, inputs_of(inputs)), targets) for network in networks]
             sums.append(torch.stack(measured).to("cpu", torch.float64) * len(targets))
             count += len(targets)
     if not count:

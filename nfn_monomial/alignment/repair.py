@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.running import evaluating, inputs_of, running
+from nfn_monomial.running import called_with, evaluating, inputs_of, running
 
 from .path import mean_of
 
@@ -128,7 +128,7 @@ def _run(
     with evaluating(module), running(module, "the inputs"), contextlib.ExitStack() as hooks:
         for name in names:
             hooks.enter_context(module.get_submodule(name).register_forward_hook(functools.partial(hook, name)))
-        return torch.func.functional_call(module, dict(network), inputs_of(inputs))
+        return called_with(module, network, inputs_of(inputs))
 
 
 def _units(layer: nn.Module) -> int:

@@ -17,7 +17,7 @@ from nfn_monomial.running import answers, doubled, inputs_of, largest_change
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.packing import cut, joined, pieces, whole
 from nfn_monomial.space.places import Place
-from nfn_monomial.verify.certificate import Point
+from nfn_monomial.verify.points import Point
 
 from .batches import batched
 from .directions import KINDS, SharedTurn, directions_of, mappings_of

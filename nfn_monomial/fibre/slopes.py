@@ -16,7 +16,7 @@ from nfn_monomial.running import Float64, called_with, doubled, evaluating
 from nfn_monomial.space.packing import pieces
 from nfn_monomial.space.places import Place
 from nfn_monomial.space.weight_space import WeightSpace
-from nfn_monomial.verify.certificate import Point
+from nfn_monomial.verify.points import Point
 
 Tensors = Mapping[str, Tensor]
 

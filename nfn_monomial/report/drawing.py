@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nfn_monomial.space.axes import powers
 
-from .explain import Row, acting_charges, by_charge, charge_text, folded, group_name, rows_of
+from .explain import Row, acting_charges, by_charge, charge_text, group_name, rows_of
+from .names import folded
 
 if TYPE_CHECKING:
     from nfn_monomial.space.weight_space import WeightSpace
@@ -78,23 +79,23 @@ def draw(space: WeightSpace) -> Drawing:
 
 
 class _Joint(NamedTuple):
-    """Tensors that join the same rows: of each end the row and all charges."""
+    """Tensors that join the same rows, with the row and all charges of each end."""
 
     names: list[str]
     ends: list[tuple[int, set[tuple[int, ...]]]]
 
 
 def _joints(space: WeightSpace, row_of: dict[str, int]) -> list[_Joint]:
-    found: dict[str, _Joint] = {}
+    joints: dict[str, _Joint] = {}
     for link in space.links:
         if len(link.ends) > 1:
             ends = [(row_of[end.node], acting_charges(space.nodes[end.node], powers(end.charge))) for end in link.ends]
             alike = repr([(row, sorted(q for q in charge if q)) for row, charge in ends])
-            joint = found.setdefault(alike, _Joint([], [(row, set()) for row, _ in ends]))
+            joint = joints.setdefault(alike, _Joint([], [(row, set()) for row, _ in ends]))
             joint.names.append(link.parameter)
             for (_, charges), (_, charge) in zip(joint.ends, ends, strict=True):
                 charges.add(charge)
-    return list(found.values())
+    return list(joints.values())
 
 
 def _node_lines(space: WeightSpace, row: Row) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
-"""A weight space in words: its nodes and what acts on them, where symmetry was lost, and why; repetitions folded."""
+"""A weight space in words: its nodes and their groups, where symmetry was lost, and why; repetitions folded."""
 
 from __future__ import annotations
 
 import itertools
-import re
 import textwrap
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
@@ -15,6 +14,7 @@ from nfn_monomial.symmetry import Symmetry
 
 if TYPE_CHECKING:
     from nfn_monomial.space.weight_space import WeightSpace
+from .names import folded, kind_of, pattern_of, ranges
 
 _MOST = 6  # names in a cell, after folding
 _SCREENS = 100  # lines that two screens hold
@@ -26,12 +26,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Row(NamedTuple):
-    """Nodes that are alike: of repeated blocks, one for all.
+    """Nodes that are alike, as those of repeated blocks.
 
     Attributes:
         names: of the nodes.
-        nodes: the same.
-        tensors: the parameters on them, by axis, and the charges of the axis that do something.
+        nodes: in the same order.
+        tensors: a piece of a parameter for each axis on them, and the charges of the axis that act.
     """
 
     names: tuple[str, ...]
@@ -45,15 +45,15 @@ class Row(NamedTuple):
 
     @property
     def parent(self) -> str | None:
-        """What they are nested in, without its numbers."""
+        """The node that they are nested in, without its numbers."""
         return None if self.node.parent is None else pattern_of(self.node.parent)
 
 
 def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def _merged(rows: Iterable[Row], alike: Callable[[Row], Hashable]) -> list[Row]:
@@ -62,96 +62,36 @@ def _merged(rows: Iterable[Row], alike: Callable[[Row], Hashable]) -> list[Row]:
 
 
 def rows_of(space: WeightSpace) -> list[Row]:
-    """The nodes, those of repeated blocks together: alike are those of equal kind whose tensors differ in numbers."""
-    tensors: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in space.nodes}
+    """Returns all nodes, with those together that have one group and tensors whose names differ in numbers alone."""
+    tensors_of: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in space.nodes}
     for piece, axes in space.axes.items():
         inner = {space.nesting.get(axis.node) for axis in axes if isinstance(axis, Axis)}
         for axis in axes:
             if isinstance(axis, Axis) and not (axis.node in inner and not any(powers(axis.charge))):
-                tensors[axis.node].append((piece, acting_charges(space.nodes[axis.node], powers(axis.charge))))
+                tensors_of[axis.node].append((piece, acting_charges(space.nodes[axis.node], powers(axis.charge))))
 
     def alike(row: Row) -> Hashable:
-        own = tuple(sorted((pattern_of(piece), charge) for piece, charge in row.tensors))
-        return row.node.gauges, row.node.size, row.parent, own
+        tensors = tuple(sorted((pattern_of(piece), charge) for piece, charge in row.tensors))
+        return row.node.gauges, row.node.size, row.parent, tensors
 
-    return _merged((Row((name,), (node,), tuple(tensors[name])) for name, node in space.nodes.items()), alike)
+    return _merged((Row((name,), (node,), tuple(tensors_of[name])) for name, node in space.nodes.items()), alike)
 
 
 def outlined(rows: Iterable[Row]) -> list[Row]:
-    """Rows with those together that blocks repeat with other sizes, or are read by more blocks than others are.
+    """Merges rows of nodes with one kind of symmetry whose first tensor is the same in every block.
 
-    Alike are nodes of one kind of symmetry whose first tensor is the same in every block.
+    Blocks may repeat them with other sizes, and any number of other blocks may read them.
     """
 
     def alike(row: Row) -> Hashable:
-        first = next((_kind_of(piece) for piece, _ in row.tensors), row.names[0])
+        first = next((kind_of(piece) for piece, _ in row.tensors), row.names[0])
         return row.node.symmetry, row.parent, first
 
     return _merged(rows, alike)
 
 
-def _kind_of(name: str) -> str:
-    """A parameter's name with the numbers of blocks left out: all but those in its module's own name in a block."""
-    path = name.partition("[")[0].split(".")
-    own = len(path) - 2
-    return ".".join(p if n == own > 0 and not p.isdigit() else pattern_of(p) for n, p in enumerate(path))
-
-
-def ranges(names: Iterable[str]) -> list[str]:
-    """Names that differ in any numbers as one, with all numbers that occur in each place, in whatever combination.
-
-    >>> ranges(["block1.layer1.norm1.bias[0]", "block1.layer2.norm1.bias[1]", "block2.layer1.norm1.bias[0]"])
-    ['block{1-2}.layer{1-2}.norm1.bias[{0-1}]']
-    """
-    found = []
-    for group in _grouped(dict.fromkeys(names), _kind_of).values():
-        places = zip(*(re.findall(r"\d+", name) for name in group), strict=False)
-        numbers = iter([_range(sorted({*map(int, values)}), values[0]) for values in places])
-        found.append(re.sub(r"\d+", lambda match: next(numbers, match[0]), group[0]))  # noqa: B023
-    return found
-
-
-def pattern_of(name: str) -> str:
-    """A name with its numbers left out: what is alike in repeated blocks."""
-    return re.sub(r"\d+", "#", name)
-
-
-def folded(names: Iterable[str]) -> list[str]:
-    """Names that differ in one number written as one, with its range.
-
-    >>> folded(["layer1.0.weight", "layer1.1.weight", "layer1.2.weight", "fc.bias"])
-    ['layer1.{0-2}.weight', 'fc.bias']
-    """
-    found: list[str] = list(dict.fromkeys(names))
-    for place in range(max((len(re.findall(r"\d+", name)) for name in found), default=0)):
-        groups: dict[str, list[str]] = {}
-        for name in found:
-            numbers = list(re.finditer(r"\{[^}]*\}|\d+", name))
-            if place < len(numbers) and numbers[place].group()[0] != "{":
-                a, b = numbers[place].span()
-                groups.setdefault(f"{name[:a]}\0{name[b:]}", []).append(numbers[place].group())
-            else:
-                groups[name] = []
-        found = [
-            key.replace("\0", _range(sorted(map(int, values)), values[0])) if values else key
-            for key, values in groups.items()
-        ]
-    return found
-
-
-def _range(numbers: Sequence[int], alone: str) -> str:
-    """``{0-2,5}``; one number as it is written."""
-    if len(numbers) == 1:
-        return alone
-    parts = []
-    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        first, *rest = [number for _, number in run]
-        parts.append(f"{first}-{rest[-1]}" if rest else f"{first}")
-    return f"{{{','.join(parts)}}}"
-
-
 def group_name(*nodes: Node) -> str:
-    """What acts on nodes: ``S(64) scale x2, sign``; of nested ones, in each of their parent's neurons."""
+    """Writes the group of nodes, as ``S(64) scale x2, sign``; of nested ones, in each of their parent's neurons."""
     if not nodes[0].permutes:
         return "fixed"
     gauges = []
@@ -170,17 +110,17 @@ def _extent(numbers: Sequence[int | None], unknown: str = "?") -> str:
 def explain(space: WeightSpace, origin: Origin | None = None, *, full: bool = False) -> str:
     """See `WeightSpace.explain`."""
     rows = rows_of(space)
-    text = _told(space, rows, origin, folded, full=full)
+    text = _text(space, rows, origin, folded, full=full)
     lines = text.count("\n") + 1
     if full or lines <= _SCREENS:
         return text
     note = (
         f"Alike here are blocks of any size, read by any number of others: explain(full=True) tells all, {lines} lines"
     )
-    return f"{_told(space, outlined(rows), origin, ranges)}\n\n{note}"
+    return f"{_text(space, outlined(rows), origin, ranges)}\n\n{note}"
 
 
-def _told(space: WeightSpace, rows: Sequence[Row], origin: Origin | None, fold: Fold, *, full: bool = False) -> str:
+def _text(space: WeightSpace, rows: Sequence[Row], origin: Origin | None, fold: Fold, *, full: bool = False) -> str:
     ran = {} if origin is None else {node.name: node.operations for node in origin.nodes}
     table = [("node", "size", "group", "runs through")]
     below: list[list[str]] = [["    its tensors, by their charges"]]
@@ -193,16 +133,16 @@ def _told(space: WeightSpace, rows: Sequence[Row], origin: Origin | None, fold: 
         name = " ".join(_short(row.names, fold)) + times
         table.append((name, size, group_name(*row.nodes) + inside, ", ".join(operations)))
         below.append([_wrapped(line, "    ") for line in tensors])
-    parts = [_headline(space), _text(table, below)]
+    parts = [_headline(space), _aligned(table, below)]
     if space.ties:
-        parts.append(_wrapped(f"Tied: {', '.join(fold(f'{name} to {own}' for name, own in space.ties.items()))}"))
+        parts.append(_wrapped(f"Tied: {', '.join(fold(f'{name} to {first}' for name, first in space.ties.items()))}"))
     if origin is not None:
         if losses := [loss for loss in origin.losses if loss.reason not in ("input", "output")]:
             parts.append(_losses(losses, fold))
         for title, left_out in (("Does not matter to the function", False), ("Not in the space", True)):
-            if those := [found for found in origin.dead if found.left_out == left_out]:
-                reasons = "; ".join(dict.fromkeys(found.reason for found in those))
-                names = [found.parameter for found in those]  # of what is left out each, if all is to be said
+            if those := [dead for dead in origin.dead if dead.left_out == left_out]:
+                reasons = "; ".join(dict.fromkeys(dead.reason for dead in those))
+                names = [dead.parameter for dead in those]  # each of those that are left out, if all is to be said
                 parts.append(_wrapped(f"{title}: {', '.join(names if full and left_out else fold(names))} ({reasons})"))
         if origin.unknown:
             listed = ", ".join(fold(origin.unknown))
@@ -228,7 +168,7 @@ def _told(space: WeightSpace, rows: Sequence[Row], origin: Origin | None, fold: 
 
 
 def _kind(operation: str) -> str:
-    """The operator of ``module.path: operator``."""
+    """Returns the operator of ``module.path: operator``."""
     return operation.rsplit(": ", 1)[-1]
 
 
@@ -241,30 +181,30 @@ def _headline(space: WeightSpace) -> str:
 
 
 def _short(names: Sequence[str], fold: Fold) -> list[str]:
-    found = fold(names)
-    return found if len(found) <= 2 else [found[0], f"and {len(found) - 1} more"]
+    short = fold(names)
+    return short if len(short) <= 2 else [short[0], f"and {len(short) - 1} more"]
 
 
 def _cell(names: Sequence[str], fold: Fold) -> str:
-    found = fold(names)
-    more = [] if len(found) <= _MOST else [f"{len(found) - _MOST} more"]
-    return ", ".join(found[:_MOST] + more)
+    short = fold(names)
+    more = [] if len(short) <= _MOST else [f"{len(short) - _MOST} more"]
+    return ", ".join(short[:_MOST] + more)
 
 
 def by_charge(row: Row, only: Container[str] | None = None) -> dict[str, list[str]]:
-    """Charges as text -> the tensors on a row's nodes that have them; of many gauges it does not matter which."""
+    """Returns charges as text -> the tensors on a row's nodes that have them, in whichever of several gauges."""
     tensors = (tensor for tensor in row.tensors if only is None or tensor[0] in only)
-    found = _grouped(tensors, lambda tensor: tuple(sorted(q for q in tensor[1] if q))).values()
-    return {charge_text({acting for _, acting in pieces}): [piece for piece, _ in pieces] for pieces in found}
+    groups = _grouped(tensors, lambda tensor: tuple(sorted(q for q in tensor[1] if q))).values()
+    return {charge_text({acting for _, acting in pieces}): [piece for piece, _ in pieces] for pieces in groups}
 
 
 def acting_charges(node: Node, charge: Sequence[int]) -> tuple[int, ...]:
-    """Without those that only say which way a network runs."""
+    """Returns a charge without the gauges that only say which way a network runs."""
     return tuple([q for gauge, q in zip(node.gauges, charge, strict=True) if gauge not in _STILL])
 
 
 def charge_text(charges: Collection[tuple[int, ...]]) -> str:
-    """Charges that are alike but for the gauge, as ``[+1]``, or ``[+1 in gauge 2]`` where it is the same for all."""
+    """Writes charges that are alike but for the gauge, as ``[+1]``, or ``[+1 in gauge 2]`` where all have the same."""
     first = next(iter(charges))
     if not first:
         return ""
@@ -279,14 +219,14 @@ def charge_text(charges: Collection[tuple[int, ...]]) -> str:
 def _losses(losses: Sequence[Loss], fold: Fold) -> str:
     table = [("operation", "cost", "why", "where", "node")]
     alike = _grouped(losses, lambda loss: (_kind(loss.operation), loss.symmetry, loss.reason))
-    for (kind, cost, reason), found in alike.items():
-        where = [loss.operation.rsplit(": ", 1)[0] for loss in found if ": " in loss.operation]
-        table.append((kind, cost, reason, _cell(where, fold), _cell([loss.node for loss in found if loss.node], fold)))
-    return "What operations cost\n" + _text(table)
+    for (kind, cost, reason), group in alike.items():
+        where = [loss.operation.rsplit(": ", 1)[0] for loss in group if ": " in loss.operation]
+        table.append((kind, cost, reason, _cell(where, fold), _cell([loss.node for loss in group if loss.node], fold)))
+    return "What operations cost\n" + _aligned(table)
 
 
-def _text(table: Sequence[tuple[str, ...]], below: Sequence[Sequence[str]] = ()) -> str:
-    """A table of plain text, with lines below its rows; the widest columns are wrapped until a line fits."""
+def _aligned(table: Sequence[tuple[str, ...]], below: Sequence[Sequence[str]] = ()) -> str:
+    """Writes a table with lines below its rows, and wraps the widest columns until a line fits."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     room = _WIDTH - 2 * (len(widths) - 1)
     while sum(widths) > room and max(widths) > 12:

@@ -11,7 +11,7 @@ from torch import nn
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import NormalForm
-from nfn_monomial.report.explain import folded
+from nfn_monomial.report.names import folded
 from nfn_monomial.space import WeightSpace
 
 from .names import family, named

@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from nfn_monomial.running import answers, doubled, largest_change
+from nfn_monomial.running import answers, largest_change
 from nfn_monomial.space import GroupElement, MonomialMatrix, SharedScale, WeightSpace
-from nfn_monomial.verify.certificate import Point
+from nfn_monomial.verify.points import Point
 
 __all__ = ["KEPT", "Trial"]
 
@@ -40,10 +39,9 @@ class Trial:
             {p for p, part in module.named_modules() if isinstance(part, kind) and f"{p}.weight" in self._names}
             for kind in (nn.Linear, nn.Embedding)
         )
-        start = Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, {})))
-        drawn = [near for _ in range(_POINTS) for near in start.near(self._generator, _DRAWS)]
-        points = drawn or [(start, start.steady_answers())]
-        self._points = [(point.inputs, point.weights(), expected) for point, expected in points]
+        own = Point.of(module, inputs)
+        drawn = list(own.neighbours(self._generator, _POINTS, _DRAWS))
+        self._points = [(p.inputs, p.weights(), expected) for p, expected in drawn or [(own, own.steady_answers())]]
 
     def shape(self, path: str, part: str = "weight") -> tuple[int, ...]:
         """Returns the shape of a module's weight, or bias; empty if it has none."""

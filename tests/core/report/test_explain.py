@@ -65,9 +65,9 @@ def dense(*depths: int) -> nn.Module:
 
 
 def test_any_network_fits_two_screens():
-    found = derive(dense(4, 8, 9), torch.randn(2, 3, 8, 8))
-    space = WeightSpace(found.nodes, found.parameters)
-    brief, full = explain(space, found.origin), explain(space, found.origin, full=True)
+    derived = derive(dense(4, 8, 9), torch.randn(2, 3, 8, 8))
+    space = WeightSpace(derived.nodes, derived.parameters)
+    brief, full = explain(space, derived.origin), explain(space, derived.origin, full=True)
     assert len(brief.splitlines()) <= 60 < 100 < len(full.splitlines())
     assert max(map(len, brief.splitlines())) <= 125
     assert brief.endswith(f"explain(full=True) tells all, {len(full.splitlines())} lines")
@@ -104,12 +104,12 @@ COSTS = {
 
 
 @pytest.mark.parametrize("name", COSTS)
-def test_costs_are_told_of_nodes_of_several_gauges_too(name: str) -> None:
+def test_costs_are_shown_for_nodes_of_several_gauges_too(name: str) -> None:
     layers, costs = COSTS[name]
-    found = derive(nn.Sequential(*layers, nn.Linear(6, 2)), torch.randn(8, 4))
-    told = {(loss.operation.split(": ")[-1], loss.symmetry) for loss in found.origin.losses if loss.node == "layer0"}
-    assert told == costs
-    text = explain(WeightSpace(found.nodes, found.parameters), found.origin)
+    derived = derive(nn.Sequential(*layers, nn.Linear(6, 2)), torch.randn(8, 4))
+    lost = {(loss.operation.split(": ")[-1], loss.symmetry) for loss in derived.origin.losses if loss.node == "layer0"}
+    assert lost == costs
+    text = explain(WeightSpace(derived.nodes, derived.parameters), derived.origin)
     assert ("What operations cost" in text) == bool(costs)
 
 

@@ -79,3 +79,12 @@ def test_a_norm_that_stands_elsewhere_stays() -> None:
     twice = nn.Sequential(shared, nn.BatchNorm1d(3), shared)
     with pytest.raises(ValueError, match="nothing to fold"):
         fold_batchnorm(twice, torch.randn(5, 3))
+
+
+def test_a_norm_that_does_more_than_that_stays() -> None:
+    class Activated(nn.BatchNorm1d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).relu()
+
+    with pytest.raises(ValueError, match="nothing to fold"):
+        fold_batchnorm(nn.Sequential(nn.Linear(2, 3), Activated(3)), torch.randn(5, 2))

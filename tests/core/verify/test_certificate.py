@@ -127,9 +127,9 @@ REFUSED: Mapping[str, tuple[Callable[[], Of], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_group_does_not_keep_or_nobody_can_tell_is_refused(name: str) -> None:
     module, message = REFUSED[name]
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as error:
         certify(module(), X, chain("relu").sample)
-    assert ("register_operator" in str(told.value)) == (message == CHANGED)
+    assert ("register_operator" in str(error.value)) == (message == CHANGED)
     assert torch.get_default_dtype() == torch.float32
 
 
@@ -188,9 +188,9 @@ def test_a_certificate_leaves_everything_as_it_was(dtype: torch.dtype) -> None:
     module = net(writing, count=nn.Buffer(torch.zeros((), dtype=torch.int64)), drop=nn.Dropout(0.5)).to(dtype).train()
     module.first.eval()
     x = X.to(dtype)
-    given, before, state = x.clone(), {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
+    inputs, before, state = x.clone(), {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
     assert WeightSpace.from_module(module, x).group_dimension == 4
-    assert torch.equal(x, given)
+    assert torch.equal(x, inputs)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
     assert [m.training for m in module.modules()] == [True, False, True, True]
@@ -198,7 +198,7 @@ def test_a_certificate_leaves_everything_as_it_was(dtype: torch.dtype) -> None:
 
 
 def first_channels(s: Any, x: Tensor) -> Tensor:
-    """Of its hidden neurons as many are read as there are tokens."""
+    """Reads as many of its hidden neurons as there are tokens."""
     out: Tensor = s.leave(F.relu(s.enter(x))[..., : x.shape[1]].mean(-1, keepdim=True))
     return out
 
@@ -226,7 +226,7 @@ def heads_by_a_reshape(s: Any, x: Tensor) -> Tensor:
 
 
 def patches(s: Any, x: Tensor) -> Tensor:
-    """Of an image, cut into patches by a reshape alone."""
+    """Cuts an image into patches by a reshape alone."""
     y = torch.relu(s.enter(x))
     out: Tensor = s.leave(y.reshape(len(x), -1, 4).mean(1))
     return out
@@ -301,7 +301,7 @@ def test_what_holds_at_all_sizes_stays_when_a_part_does_not() -> None:
 
 
 def test_sizes_that_would_take_long_are_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfn_monomial.verify.certificate._MOST_WORK", 1.2 * 2 * 5 * 4 * 4 * 2)
+    monkeypatch.setattr("nfn_monomial.verify.points._MOST_WORK", 1.2 * 2 * 5 * 4 * 4 * 2)
     torch.manual_seed(0)
     text = " ".join(WeightSpace.from_module(net(plain), X).explain().split())
     assert "4, 5 and 6 where the example has 5" in text
@@ -379,9 +379,17 @@ def test_submodules_with_two_names_are_run_and_left_as_they_are() -> None:
             return self.second[0](x)
 
     module = Twice()
-    own, values = dict(module.named_parameters()), {name: t.clone() for name, t in module.state_dict().items()}
+    parameters, values = dict(module.named_parameters()), {name: t.clone() for name, t in module.state_dict().items()}
     space = WeightSpace.from_module(module, torch.randn(5, 3))
     assert space.group_dimension == 8
     assert space.ties["second.0.0.weight"] == "first.0.weight"
-    assert all(parameter is own[name] for name, parameter in module.named_parameters())
+    assert all(parameter is parameters[name] for name, parameter in module.named_parameters())
     assert all(torch.equal(t, values[name]) for name, t in module.state_dict().items())
+
+
+def test_a_network_with_a_condition_runs_afterwards() -> None:
+    """Its branches go through a compiler, which remembers what it has seen under a dispatch mode."""
+    module = of_values(lambda s, y: torch.cond(y.isnan().any(), torch.relu, torch.tanh, (y,)))
+    WeightSpace.from_module(module, X)
+    with torch.no_grad():
+        assert torch.equal(module(X), module.last(F.relu(module.first(X).tanh())))

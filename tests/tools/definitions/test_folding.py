@@ -9,9 +9,10 @@ from own_networks import State, moved, saved
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from nfn_monomial.running import answers
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
 from nfn_monomial.tools.definitions.define import define
-from nfn_monomial.tools.definitions.folding import folds_of
+from nfn_monomial.tools.definitions.folding import folded, folds_of, unfused
 from nfn_monomial.tools.files.untrusted import FileError
 
 
@@ -44,14 +45,14 @@ def trained(seed: int) -> Net:
 
 def fused(module: Net) -> State:
     """As a package for inference writes it."""
-    found = copy.deepcopy(module)
-    found.first = fuse_conv_bn_eval(found.first, found.norm)
-    found.second = fuse_conv_bn_eval(found.second, found.other)
+    network = copy.deepcopy(module)
+    network.first = fuse_conv_bn_eval(network.first, network.norm)
+    network.second = fuse_conv_bn_eval(network.second, network.other)
     affine = nn.BatchNorm1d(5)
-    affine.load_state_dict(found.last.state_dict(), strict=False)
-    found.third = fuse_linear_bn_eval(found.third, affine.eval())
-    found.norm = found.other = found.last = nn.Identity()  # type: ignore[assignment]
-    return dict(found.state_dict())
+    affine.load_state_dict(network.last.state_dict(), strict=False)
+    network.third = fuse_linear_bn_eval(network.third, affine.eval())
+    network.norm = network.other = network.last = nn.Identity()  # type: ignore[assignment]
+    return dict(network.state_dict())
 
 
 def test_fused_networks_are_compared_with_what_they_were_made_from(tmp_path: Path) -> None:
@@ -73,8 +74,8 @@ def test_fused_networks_are_compared_with_what_they_were_made_from(tmp_path: Pat
         f"{layer}.{kind}" for layer in ("first", "second", "third", "head") for kind in ("weight", "bias")
     }
     for pair in ((a, c), (c, a), (c, d), (b, c)):
-        found = compare_checkpoints(*pair, net=net)
-        words = found.summary.splitlines()[0]
+        comparison = compare_checkpoints(*pair, net=net)
+        words = comparison.summary.splitlines()[0]
         assert "the same function" in words or "within the rounding of float32" in words
         assert "once batch norms are folded" in words
     near = fused(module)
@@ -93,3 +94,31 @@ def test_files_with_batch_norms_of_a_fused_network_have_a_way_out(tmp_path: Path
     paths = [saved(tmp_path / f"{i}.pt", state) for i in range(2)]
     with pytest.raises(FileError, match=r"1\.running_mean is of batch norm, which the network does not have: if it is"):
         compare_checkpoints(*paths, net=net)
+
+
+def test_a_layer_that_something_else_reads_is_not_folded() -> None:
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden: Tensor = self.layer(x)
+            return hidden + self.norm(hidden)
+
+    assert folds_of(Beside(), (torch.randn(5, 3),)) == []
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolutions_are_folded_and_unfolded(groups: int) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, groups=groups), nn.BatchNorm2d(6), nn.ReLU()).eval()
+    state = {key: torch.rand_like(t) + 0.5 for key, t in module.state_dict().items() if t.is_floating_point()}
+    x = torch.randn(2, 4, 3, 3)
+    folds = folds_of(module, (x,))
+    (before,) = answers(module, state, x)
+    (after,) = answers(module, folded(state, folds), x)
+    torch.testing.assert_close(after, before)
+    layers = {key: t for key, t in folded(state, folds).items() if key.startswith("0")}
+    (again,) = answers(module, unfused(layers, folds) or {}, x)
+    torch.testing.assert_close(again, before)
