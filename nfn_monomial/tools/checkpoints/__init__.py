@@ -1,1 +1,1 @@
-"""Networks of one's own: which symmetries they have, what two have in common, one moved next to another."""
+"""Checkpoints: the symmetries of a network, two or more compared, moved into one frame, merged and balanced."""

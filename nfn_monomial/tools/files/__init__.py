@@ -1,1 +1,1 @@
-"""Files of strangers, read without trust, and files that appear whole or not at all."""
+"""Files: untrusted ones, read within limits; checkpoints in every form; and files written whole or not at all."""

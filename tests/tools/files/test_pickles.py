@@ -1,4 +1,4 @@
-"""Pickles of strangers: whatever they name is neither imported nor called, and what they weigh is what the file has."""
+"""Untrusted pickles: no name in them is imported or called, and they take no more memory than the file has."""
 
 from __future__ import annotations
 
