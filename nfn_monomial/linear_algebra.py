@@ -33,7 +33,11 @@ def kernel(
     system = _System(rank, modulus)
     pending = [_whole(equation, rank, modulus) for equation in equations]
     while True:
-        left = [rest for equation in pending if (rest := system.reduce(equation)) and not system.solve(rest)]
+        left: list[Vector] = []
+        for equation in pending:
+            rest = system.reduce(equation)
+            if rest and not system.solve(rest):
+                left.append(rest)
         if len(left) == len(pending) or not left:
             break
         pending = left

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, normal_form
 from nfn_monomial.fibre.kinds import Fibre, _fold, surviving
-from nfn_monomial.fibre.places import Place, places_of, stacked
+from nfn_monomial.fibre.places import places_of, stacked
 from nfn_monomial.fibre.slopes import Slopes
 from nfn_monomial.fibre.turns import Linear, Rotary, Rotation, Turn
+from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.packing import pieces
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.places import Place
 
 
 class Bottleneck(nn.Module):
@@ -100,7 +101,7 @@ def test_the_normal_form_is_reached_and_stays(name: str) -> None:
 
 
 def test_matrices_act_along_an_axis_in_each_item_that_it_is_nested_in() -> None:
-    place = Place("w", 2, (0,), Axis("inner", 1))
+    place = Place("w", Axis("inner", 1), (0, 2))
     x, matrix = torch.randn(5, 2, 3, 4), torch.randn(5, 2, 6, 4)
     torch.testing.assert_close(place.turned(x, matrix), torch.einsum("bhmn,bhrn->bhrm", matrix, x))
     torch.testing.assert_close(place.scaled(x, matrix[:, :, 0]), x * matrix[:, :, 0, None])

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused():
         ProbeFeatures(template, 5)
     with pytest.raises(ValueError, match=r"template does not take inputs of shape \(3, 8, 8\)"):
         ProbeFeatures(template, 5, input_shape=(3, 8, 8))
-    with pytest.raises(ValueError, match=r"give what comes behind its embedding"):
+    with pytest.raises(ValueError, match=r"give the part after its embedding"):
         ProbeFeatures(nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2)), 5, input_shape=(3,))
     with pytest.raises(ValueError, match=r"the template has 7 parameters \(0\.weight.*, the space 4 \(weight\.0"):
         ProbeFeatures(template, 5, input_shape=(2, 8, 8), space=WeightSpace.mlp([2, 3, 1], "relu"))
