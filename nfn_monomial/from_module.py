@@ -17,7 +17,7 @@ from nfn_monomial.running import inputs_of
 from nfn_monomial.space.axes import Axis, Dim, Sum, each_axis, flatten_dims, flow
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.nodes import TAKEN, Node
-from nfn_monomial.space.origin import Loss, Origin, Part
+from nfn_monomial.space.origin import GroupFactor, Loss, Origin
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.derive import derive
@@ -68,7 +68,7 @@ def from_module(
     # Test, and leave out what does not hold at other sizes of inputs.
     operations = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in origin.nodes}
 
-    def shrink(parts: Sequence[Part], where: str) -> Callable[..., GroupElement]:
+    def shrink(parts: Sequence[GroupFactor], where: str) -> Callable[..., GroupElement]:
         nonlocal space
         space = _without(space, parts, where)
         return space.sample
@@ -80,7 +80,7 @@ def from_module(
     return space
 
 
-def _without(space: WeightSpace, parts: Sequence[Part], where: str) -> WeightSpace:
+def _without(space: WeightSpace, parts: Sequence[GroupFactor], where: str) -> WeightSpace:
     """Returns a derived space without parts of its group, which do not hold at other sizes of inputs."""
     gauges = {name: list(node.gauges) for name, node in space.nodes.items()}
     for name, kind, n in parts:

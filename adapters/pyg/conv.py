@@ -25,7 +25,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.edges import scaled, watched
 from nfn_monomial.nn.incidence import Adder, Places, zeros_to_add_to
-from nfn_monomial.nn.neurons import CHAIN, Plan
+from nfn_monomial.nn.neurons import CHAIN, StreamPlan
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.norm import by_size, by_size_of, frame
 from nfn_monomial.space.packing import wide
@@ -107,7 +107,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         self.channels, self.pairs = channels, pairs
         charges = ((q,) for i in range(1, (pairs or 0) + 1) for q in (i, -i))
         self.edges = EdgeMessages(channels)
-        self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else Plan((*charges, (0,)), reached=True))
+        self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else StreamPlan((*charges, (0,)), reached=True))
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""

@@ -18,7 +18,7 @@ from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
 from .checks import kernel_of
 from .factors import Padding, factors_of, padding_of, structure
-from .networks import Run, one_run, runs_of
+from .networks import GraphRun, one_run, runs_of
 
 INDICES = {"edge_index", "parent_index"}
 """Attributes that are numbers of nodes."""
@@ -242,7 +242,7 @@ def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:
     return batch
 
 
-def read(graph: Any, runs: Sequence[Run]) -> list[dict[str, Tensor]]:
+def read(graph: Any, runs: Sequence[GraphRun]) -> list[dict[str, Tensor]]:
     """All graphs of a batch, for each run as parameter of its space -> ``(B, C, *shape)``."""
     kernel, channels = kernel_of(graph), graph.x.shape[1]
     networks, node, edge = [], 0, 0

@@ -33,7 +33,7 @@ FLIPS, SCALES = 2, 4
 """Bits of a `Symmetry`'s value: whether signs may flip, and whether there are positive scales."""
 
 
-class Gauge(NamedTuple):
+class NeuronGauge(NamedTuple):
     """A gauge of a node set's neurons: of their node, of one that they are nested in, or of a node of size 1."""
 
     carrier: str  # their own node, or one that they are nested in
@@ -41,7 +41,7 @@ class Gauge(NamedTuple):
     number: int
 
 
-class Factor(NamedTuple):
+class EdgeFactor(NamedTuple):
     """A parameter, or a piece of one, as edges: in the order of their targets, those of one target by their sources.
 
     Attributes:
@@ -78,7 +78,7 @@ class FactorGraph(NamedTuple):
 
     sets: tuple[str, ...]
     biases: tuple[str | None, ...]
-    factors: tuple[Factor, ...]
+    factors: tuple[EdgeFactor, ...]
     felt: tuple[tuple[int, ...], ...]
     inherited: tuple[int, ...]
     pairs: tuple[tuple[Flat, ...], ...]
@@ -154,7 +154,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
         factors.append(_factor(space, link, target, source, (first, last), sets))
     for name in loose:
         number, order = sets.index(name), tuple(range(len(space.axes[name])))
-        factors.append(Factor(name, (number, number), ((), ()), (), (), order, (), False))
+        factors.append(EdgeFactor(name, (number, number), ((), ()), (), (), order, (), False))
     # Edges from neurons to others come first, those of a chain of layers in the order of its layers.
     factors.sort(key=lambda factor: factor.sets[0] == factor.sets[1])
     pairs: list[set[Flat]] = [{(1,)} if name in biases and felt[name][0] > 1 else set() for name in sets]
@@ -171,7 +171,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
     )
 
 
-def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[Place, Counter[Gauge]]]:
+def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[Place, Counter[NeuronGauge]]]:
     """The ends of a parameter's edges and their charges; the first has those of what several are nested in."""
     nested = {*space.nesting, *space.nesting.values()}
     movable = [end for end in link.ends if space.nodes[end.node].permutes]
@@ -179,37 +179,37 @@ def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[Place, Counter[G
     hosts = [end for end in movable if end not in factors]
     if len(link.ends) < 3 or not hosts:
         factors = []
-    charges: dict[Place, Counter[Gauge]] = {end: Counter() for end in link.ends if end not in factors}
+    charges: dict[Place, Counter[NeuronGauge]] = {end: Counter() for end in link.ends if end not in factors}
     counted = set[int]()
     for end in charges:
         for at, name in zip(end.path, space.ancestry(end.node), strict=True):
             axis = space.axes[link.parameter][at]
             assert isinstance(axis, Axis), "ends are axes"
             for i, q in enumerate(space.nodes[name].spelled(axis.charge) if at not in counted else ()):
-                charges[end][Gauge(name, name, i)] = q
+                charges[end][NeuronGauge(name, name, i)] = q
         counted.update(end.path)
     for end in factors:
         # Factors of the same dimension follow one another among the axes.
         host = min(hosts, key=lambda other: (abs(other.at - end.at), -other.at))
         for i, q in enumerate(space.nodes[end.node].spelled(end.charge)):
-            charges[host][Gauge(host.node, end.node, i)] += q
+            charges[host][NeuronGauge(host.node, end.node, i)] += q
     return list(charges.items())
 
 
 def _gauges(
-    space: WeightSpace, names: Sequence[str], charged: Sequence[Mapping[Gauge, int]]
-) -> tuple[dict[str, list[Gauge]], dict[str, tuple[int, ...]]]:
+    space: WeightSpace, names: Sequence[str], charged: Sequence[Mapping[NeuronGauge, int]]
+) -> tuple[dict[str, list[NeuronGauge]], dict[str, tuple[int, ...]]]:
     """The gauges of each node set, first those that it is nested in; and the part of each that acts on some charge."""
-    felt: dict[Gauge, int] = defaultdict(int)
+    felt: dict[NeuronGauge, int] = defaultdict(int)
     for charges in charged:
         for gauge, q in charges.items():
             felt[gauge] |= felt_of(space.nodes[gauge.node].gauges[gauge.number].value, q)
     gauges = {}
     for name in names:
         gauges[name] = [
-            Gauge(carrier, node, i)
+            NeuronGauge(carrier, node, i)
             for carrier in space.ancestry(name)
-            for node in (carrier, *(n for n in space.nodes if n != carrier and Gauge(carrier, n, 0) in felt))
+            for node in (carrier, *(n for n in space.nodes if n != carrier and NeuronGauge(carrier, n, 0) in felt))
             for i in range(len(space.nodes[node].gauges))
         ]
     return gauges, {name: tuple(felt[gauge] for gauge in of) for name, of in gauges.items()}
@@ -240,10 +240,10 @@ def _through(charges: Flat, crossing: set[Flat]) -> tuple[Flat, Flat]:
 
 def _factor(
     space: WeightSpace, link: Link, target: Place, source: Place, charges: tuple[Flat, Flat], sets: Sequence[str]
-) -> Factor:
+) -> EdgeFactor:
     both = sum(at in source.path for at in target.path)  # what both are nested in is in front for both
     at = (*target.path, *(i for i in source.path if i not in target.path))
-    return Factor(
+    return EdgeFactor(
         link.parameter,
         (sets.index(target.node), sets.index(source.node)),
         charges,

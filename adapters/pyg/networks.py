@@ -17,7 +17,7 @@ from .checks import NODE_ATTRIBUTES, check_attributes, check_values, graph_ids
 from .factors import factors_of, structure
 
 
-class Run(NamedTuple):
+class GraphRun(NamedTuple):
     """Graphs of one architecture that follow one another in a batch.
 
     Attributes:
@@ -31,7 +31,7 @@ class Run(NamedTuple):
     graphs: int
 
 
-def one_run(graph: Any, space: WeightSpace, where: str) -> Run:
+def one_run(graph: Any, space: WeightSpace, where: str) -> GraphRun:
     """All graphs of a batch, of one architecture.
 
     Raises:
@@ -47,7 +47,7 @@ def one_run(graph: Any, space: WeightSpace, where: str) -> Run:
     return first
 
 
-def runs_of(graph: Any, spaces: Sequence[WeightSpace], where: str) -> list[Run]:
+def runs_of(graph: Any, spaces: Sequence[WeightSpace], where: str) -> list[GraphRun]:
     """The graphs of a batch, with one space for each of them.
 
     Raises:
@@ -60,7 +60,7 @@ def runs_of(graph: Any, spaces: Sequence[WeightSpace], where: str) -> list[Run]:
     most = max(len(factors_of(space).sets) for space in set(spaces))
     layers = ids.clamp(0, count - 1) * (most + 1) + graph.layer.clamp(0, most)
     widths = torch.bincount(layers, minlength=count * (most + 1)).view(count, most + 1).tolist()
-    runs: list[Run] = []
+    runs: list[GraphRun] = []
     for (space, row), alike in itertools.groupby(zip(spaces, widths, strict=True)):
         sizes = _sizes_of(space, row)
         if sizes is None:
@@ -72,7 +72,7 @@ def runs_of(graph: Any, spaces: Sequence[WeightSpace], where: str) -> list[Run]:
                 f"graph {number} is of another weight space: its layers have {_text(neurons)} neurons, {space} has "
                 f"{_text(expected)}"
             )
-        runs.append(Run(space, sizes, len(list(alike))))
+        runs.append(GraphRun(space, sizes, len(list(alike))))
     _require_written(graph, runs, where)
     return runs
 
@@ -92,7 +92,7 @@ def _sizes_of(space: WeightSpace, widths: Sequence[int]) -> dict[str, int] | Non
     return sizes if fixed and graph.counts(space, sizes) == list(widths) else None
 
 
-def _require_written(graph: Any, runs: Sequence[Run], where: str) -> None:
+def _require_written(graph: Any, runs: Sequence[GraphRun], where: str) -> None:
     """Raises unless all nodes and edges of a batch are where `to_graph` writes them."""
     ids, _ = graph_ids(graph)
     expected: dict[str, list[Tensor]] = {name: [] for name in ("batch", *NODE_ATTRIBUTES, "edge_index", "edge_layer")}

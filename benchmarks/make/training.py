@@ -21,7 +21,7 @@ from nfn_monomial.tools.predictors.architectures import Architecture
 
 from .config import Hyperparameters, Optimizer, TrainingRanges, redraw
 
-__all__ = ["Optimizers", "Plan", "initial_parameters", "train_bounded", "train_group"]
+__all__ = ["Optimizers", "TrainingDraws", "initial_parameters", "train_bounded", "train_group"]
 
 EVALUATED = 32  # test images at once: more do not fit into caches, and take three times as long
 ATTEMPTS = 5  # per network, before a zoo whose networks keep diverging is given up
@@ -104,7 +104,7 @@ def _drawn(
     return noise * std, bias
 
 
-class Plan:
+class TrainingDraws:
     """The random draws of one network: its first weights, its images, their order and its dropout masks."""
 
     def __init__(self, drawn: Hyperparameters, module: nn.Module, images: int, batch: int, units: int = 0) -> None:
@@ -174,7 +174,7 @@ def train_group(
     masked = _mask_shapes(model, sample) if drawn[0].dropout else {}
     units = sum(shape.numel() for shape in masked.values())
 
-    plans = [Plan(one, model, len(train_y), batch, units) for one in drawn]
+    plans = [TrainingDraws(one, model, len(train_y), batch, units) for one in drawn]
     # The longest first, so that those still running are always the first.
     rank = sorted(range(len(plans)), key=lambda i: -plans[i].steps)
     back = torch.tensor(rank).argsort()

@@ -14,7 +14,7 @@ from typing import Any
 from nfn_monomial.tools.report import Report, Table
 
 from .published import AS_IN_PAPER, PAPER, Published, Row
-from .tables import Mean, over
+from .tables import Estimate, over
 
 __all__ = ["beside_paper", "verdict"]
 
@@ -115,16 +115,16 @@ def _beside(
     )
 
 
-def _number(cell: str) -> Mean | None:
-    """Reads a cell that `Mean.show` wrote; None if it has no number."""
+def _number(cell: str) -> Estimate | None:
+    """Reads a cell that `Estimate.show` wrote; None if it has no number."""
     mean, _, error = cell.partition(" ±")
     try:
-        return Mean(float(mean), float(error) if error else None)
+        return Estimate(float(mean), float(error) if error else None)
     except ValueError:
         return None
 
 
-def verdict(first: Mean, relation: str, second: Mean) -> tuple[str, str]:
+def verdict(first: Estimate, relation: str, second: Estimate) -> tuple[str, str]:
     """Judges whether the first number is larger (``>``), at least as large (``>=``) or the same (``=``), and says why.
 
     Returns:

@@ -14,7 +14,7 @@ from nfn_monomial.tools.report import Table, look, panels
 from .beside import verdict
 from .figures import legend_beside, stroke
 from .published import PAPER
-from .tables import INVARIANT, SEES, Mean, by_model, over_seeds
+from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds
 
 __all__ = ["curve_tables", "draw_curves"]
 
@@ -65,8 +65,8 @@ def _tests(curves: Curves) -> list[str]:
     return [name for name in each[0] if all(name in names for names in each)]
 
 
-def _tau(group: Sequence[Run], test: str) -> Mean:
-    return Mean.of(run.metric(test, "tau") for run in group)
+def _tau(group: Sequence[Run], test: str) -> Estimate:
+    return Estimate.of(run.metric(test, "tau") for run in group)
 
 
 def _table(runs: Sequence[Run], activation: str, test: str, curves: Curves) -> Table:

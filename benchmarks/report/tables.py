@@ -18,7 +18,7 @@ __all__ = [
     "INVARIANT",
     "MIB",
     "SEES",
-    "Mean",
+    "Estimate",
     "by_model",
     "cost_cells",
     "count",
@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Mean:
+class Estimate:
     """Mean and its standard error, written as ± everywhere, as in the paper; None for a single value.
 
     The standard error is the sample standard deviation over the root of the number of values: see `over` for the words.
@@ -53,7 +53,7 @@ class Mean:
     error: float | None
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Mean:
+    def of(cls, values: Iterable[float]) -> Estimate:
         numbers = list(values)
         error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
         return cls(statistics.fmean(numbers), error)
@@ -137,7 +137,7 @@ def model_table(
         first = group[0]
         line = [first.label, SEES.get(first.sees, first.sees), INVARIANT.get(first.invariant_under, "no")]
         line += [subject, train_set] * several
-        line += [Mean.of(value(run) for run in group).show(digits) for value in values.values()]
+        line += [Estimate.of(value(run) for run in group).show(digits) for value in values.values()]
         cells.append((*line, *cost_cells(group)))
     return Table(
         title,
@@ -162,7 +162,7 @@ def row_of(group: Sequence[Run], *metrics: str) -> dict[str, Any]:
     first = group[0]
 
     def mean(metric: str, test: int) -> dict[str, Any]:
-        return asdict(Mean.of(run.tests[test].metrics[metric] for run in group))
+        return asdict(Estimate.of(run.tests[test].metrics[metric] for run in group))
 
     return {
         "model": first.settings.model,
@@ -174,7 +174,7 @@ def row_of(group: Sequence[Run], *metrics: str) -> dict[str, Any]:
         **{metric: {t.name: mean(metric, i) for i, t in enumerate(first.tests)} for metric in metrics},
         "best_epoch": [run.best_epoch for run in group],
         "parameters": first.parameters,
-        "seconds_per_epoch": asdict(Mean.of(run.seconds_per_epoch for run in group)),
+        "seconds_per_epoch": asdict(Estimate.of(run.seconds_per_epoch for run in group)),
         "peak_bytes": max(run.peak_bytes for run in group),
     }
 

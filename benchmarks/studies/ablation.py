@@ -15,7 +15,15 @@ from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.experiments.ablation import STACKS
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
-from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, Mean, by_model, cost_cells, over, over_seeds, record_of
+from nfn_monomial.benchmarks.report.tables import (
+    COST_COLUMNS,
+    Estimate,
+    by_model,
+    cost_cells,
+    over,
+    over_seeds,
+    record_of,
+)
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
@@ -64,7 +72,9 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
         tests = stacks[0][0].tests
         cells = []
         for group in stacks:
-            taus = [Mean.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))]
+            taus = [
+                Estimate.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))
+            ]
             cells.append((group[0].label, *taus, *cost_cells(group)))
         header = ("stack", *(f"tau {short(test.name, test.scale)}" for test in tests), *COST_COLUMNS)
         note = (
@@ -94,7 +104,7 @@ def draw_ablation(runs: Sequence[Run]) -> Figure:
             styles: dict[int, dict[str, Any]] = {0: {"marker": "o"}, -1: {"marker": "x", "linestyle": ":"}}
             for test, style in styles.items():
                 name = stacks[0][1][0].tests[test].name
-                taus = [Mean.of(run.tests[test].metrics["tau"] for run in group) for _, group in stacks]
+                taus = [Estimate.of(run.tests[test].metrics["tau"] for run in group) for _, group in stacks]
                 ax.errorbar(
                     [depth + SHIFT * bool(test) for depth in depths], [t.mean for t in taus],
                     [t.error or 0.0 for t in taus], color=color, capsize=3,

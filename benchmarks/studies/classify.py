@@ -30,7 +30,7 @@ from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
 from nfn_monomial.benchmarks.predictors import Classification
 from nfn_monomial.benchmarks.report.figures import draw_learning
-from nfn_monomial.benchmarks.report.tables import Mean, by_model, model_table, over_seeds, record_of, row_of
+from nfn_monomial.benchmarks.report.tables import Estimate, by_model, model_table, over_seeds, record_of, row_of
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
@@ -307,7 +307,7 @@ def draw_confusion(runs: Sequence[Run]) -> Figure:
         ticks = range(classes) if classes <= 10 else ()
         ax.set(xticks=ticks, yticks=ticks)
         ax.tick_params(labelsize=7, length=0)
-        accuracy = Mean.of(100 * run.metric("original", "accuracy") for run in group)
+        accuracy = Estimate.of(100 * run.metric("original", "accuracy") for run in group)
         bold = "bold" if group[0].invariant_under == "group" else "normal"
         ax.set_title(f"{group[0].label}: {accuracy.show(1)} %", fontsize=8.5, fontweight=bold)
     figure.supxlabel(f"predicted class (numbers: percent of the row); titles: accuracy, {over_seeds(runs)}", fontsize=9)

@@ -24,7 +24,7 @@ from nfn_monomial.benchmarks.report.tables import (
     INVARIANT,
     MIB,
     SEES,
-    Mean,
+    Estimate,
     by_model,
     count,
     over,
@@ -60,12 +60,12 @@ class Row:
     train_set: str
     seeds: tuple[int, ...]
     scales: dict[str, float | None]
-    tau: dict[str, Mean]
-    r2: dict[str, Mean]
+    tau: dict[str, Estimate]
+    r2: dict[str, Estimate]
     non_finite: int  # predictions that were NaN or infinite, over all seeds and test sets
     diverged: int  # number of seeds
     parameters: int
-    seconds_per_epoch: Mean
+    seconds_per_epoch: Estimate
     step_share: float
     peak_mib: float
 
@@ -125,12 +125,12 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
                 train_set,
                 tuple(run.settings.seed for run in group),
                 scales={t.name: t.scale for t in first.tests},
-                tau={name: Mean.of(t.metrics["tau"] for t in results) for name, results in tests.items()},
-                r2={name: Mean.of(t.metrics["r2"] for t in results) for name, results in tests.items()},
+                tau={name: Estimate.of(t.metrics["tau"] for t in results) for name, results in tests.items()},
+                r2={name: Estimate.of(t.metrics["r2"] for t in results) for name, results in tests.items()},
                 non_finite=sum(t.non_finite for results in tests.values() for t in results),
                 diverged=sum(run.diverged for run in group),
                 parameters=first.parameters,
-                seconds_per_epoch=Mean.of(run.seconds_per_epoch for run in group),
+                seconds_per_epoch=Estimate.of(run.seconds_per_epoch for run in group),
                 step_share=statistics.fmean(run.step_share for run in group),
                 peak_mib=max(run.peak_bytes for run in group) / MIB,
             )

@@ -42,7 +42,7 @@ from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
-from nfn_monomial.benchmarks.report.tables import Mean, over, record_of
+from nfn_monomial.benchmarks.report.tables import Estimate, over, record_of
 from nfn_monomial.benchmarks.settings.register import News, Study
 from nfn_monomial.benchmarks.settings.training import Head, TrainConfig
 from nfn_monomial.benchmarks.train.devices import threads
@@ -410,14 +410,14 @@ def _ended(study: optuna.Study) -> dict[int, float]:
     return {i: trial.value for i, trial in tried if trial.state == TrialState.COMPLETE and trial.value is not None}
 
 
-def _confirmed(runs: Sequence[Run]) -> dict[str, Mean]:
+def _confirmed(runs: Sequence[Run]) -> dict[str, Estimate]:
     """Returns the score over seeds of every zoo; ``mean``: of the mean over zoos."""
     scores: dict[str, list[float]] = {}
     for run in runs:
         validations = (epoch["metrics"] for epoch in run.history if epoch["metrics"])
         scores.setdefault(run.settings.subject, []).append(crossed(validations))
-    return {name: Mean.of(taus) for name, taus in scores.items()} | {
-        "mean": Mean.of(map(statistics.fmean, zip(*scores.values(), strict=True)))
+    return {name: Estimate.of(taus) for name, taus in scores.items()} | {
+        "mean": Estimate.of(map(statistics.fmean, zip(*scores.values(), strict=True)))
     }
 
 

@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 from nfn_monomial.tools.files.atomic import partial_path
 from nfn_monomial.tools.store import SUFFIX, Store
 
-__all__ = ["Checkpoint"]
+__all__ = ["UnfinishedTraining"]
 
 log = logging.getLogger(__name__)
 
 
-class Checkpoint:
+class UnfinishedTraining:
     """The file of an unfinished training: a piece of a `Store`, whose key is the name of the training.
 
     Args:

@@ -6,8 +6,8 @@ selected on, and the test set never comes here.
 
 **Reproduced.** Epoch ``e`` is shuffled by a generator seeded by ``(seed, e)``, and whatever its step ``s`` draws, in
 random layers (dropout, augmentation), by ``(seed, e, s)``. So an epoch does not depend on how it was reached, and a
-training that was cut off anywhere continues exactly after the last epoch that its `Checkpoint` has: of two trainings
-with one seed on a CPU, one cut off and continued, one not, all is equal, bit by bit, but the times.
+training that was cut off anywhere continues exactly after the last epoch that its `UnfinishedTraining` has: of two
+trainings with one seed on a CPU, one cut off and continued, one not, all is equal, bit by bit, but the times.
 
 **Several processes** give the results of one to rounding, see `train.devices`. With random layers
 they are equal in distribution only: every process draws for its own share.
@@ -35,7 +35,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import recompute_blocks
 from nfn_monomial.tools.predictors.models import at_once
 
-from .checkpoint import Checkpoint
+from .checkpoint import UnfinishedTraining
 from .devices import compiled, compiling, gathered, make_fabric, share
 from .measure import Clock, step_memory
 
@@ -109,8 +109,8 @@ def fit(
         fabric: where to run; by default as the configuration says.
         on_epoch: called after every epoch; if a training continues, first for the epochs that are done.
         checkpoint: where the unfinished training is written at ends of epochs, and from where it continues if it is
-            there, see `Checkpoint`. It is for the caller to remove, when the result is safe, and to name by all that
-            determines it.
+            there, see `UnfinishedTraining`. It is for the caller to remove, when the result is safe, and to name by all
+            that determines it.
 
     Raises:
         ValueError: if a data set is empty.
@@ -126,7 +126,7 @@ def fit(
         # Its new name is not known to older versions of torch.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
         training = _Training(model, train, val, config, loss, metrics, select, seed, fabric)
-        return training.run(on_epoch, Checkpoint(checkpoint, config.checkpoint_seconds) if checkpoint else None)
+        return training.run(on_epoch, UnfinishedTraining(checkpoint, config.checkpoint_seconds) if checkpoint else None)
 
 
 @dataclass
@@ -176,7 +176,7 @@ class _Training:
         self.clock = Clock(device)
         self.state = _State()
 
-    def run(self, on_epoch: Callable[[Epoch], None], checkpoint: Checkpoint | None) -> FitResult:
+    def run(self, on_epoch: Callable[[Epoch], None], checkpoint: UnfinishedTraining | None) -> FitResult:
         if checkpoint is not None:
             self._resume(checkpoint)
         config, state = self.config, self.state
@@ -285,7 +285,7 @@ class _Training:
         self.clock.mark(start)
         return value.detach()
 
-    def _resume(self, checkpoint: Checkpoint) -> None:
+    def _resume(self, checkpoint: UnfinishedTraining) -> None:
         saved = checkpoint.load() if self.fabric.is_global_zero else None
         if saved is not None:
             shapes, expected = ({n: t.shape for n, t in s.items()} for s in (saved["model"], self.model.state_dict()))

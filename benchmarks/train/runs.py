@@ -28,7 +28,7 @@ from nfn_monomial.tools.files.atomic import results_folder, write_atomically
 from nfn_monomial.tools.files.sealed import seal
 from nfn_monomial.tools.store import SUFFIX, Store, digest_of
 
-from .checkpoint import Checkpoint
+from .checkpoint import UnfinishedTraining
 
 __all__ = [
     "CONFIG_NAME",
@@ -168,7 +168,7 @@ class RunStore:
         return self.folder / "predictors" / f"{settings.name}.safetensors"
 
     def partial(self, settings: RunSettings) -> Path:
-        """The file of the run while it trains, see `Checkpoint`; `save` and `clear` remove it."""
+        """The file of the run while it trains, see `UnfinishedTraining`; `save` and `clear` remove it."""
         return self.folder / "partial" / settings.name
 
     def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
@@ -205,7 +205,7 @@ class RunStore:
 
     def clear(self, settings: RunSettings) -> None:
         """Forgets the training of a run that is finished."""
-        Checkpoint(self.partial(settings)).remove()
+        UnfinishedTraining(self.partial(settings)).remove()
 
     def _kept(self, settings: RunSettings) -> Store:
         return Store(self.folder / "runs", settings.key)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.canonical.balance import rescaling, wide_dtype
-from nfn_monomial.canonical.charges import Gauge
+from nfn_monomial.canonical.charges import NodeGauge
 from nfn_monomial.canonical.neuron_features import Refinement, whole_slices
 from nfn_monomial.canonical.signs import parity, relative_signs, sign_bases
 from nfn_monomial.checks import Seed, checked
@@ -226,7 +226,7 @@ class _Search:
         sums = {name: of_node for name in family(self.space, root) if (of_node := self._sums(name))}
         fits = {name: self.bases[name].best(of_node)[0] for name, of_node in sums.items()}
         sources = assign(self.space, root, fits, self.sizes)
-        signs: dict[Gauge, Tensor] = {}
+        signs: dict[NodeGauge, Tensor] = {}
         for name, products in sums.items():
             places = torch.arange(len(sources[name])), sources[name]
             best = self.bases[name].best({flips: x[places] for flips, x in products.items()})[1]

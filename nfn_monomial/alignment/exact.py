@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Gauge, along, charged_axes, scaling
+from nfn_monomial.canonical.charges import NodeGauge, along, charged_axes, scaling
 from nfn_monomial.canonical.neuron_features import Refinement, Slice
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
@@ -27,7 +27,7 @@ from .scales import LogEquation, least_log_scales
 
 _SLICE = 1 << 17  # entries that are looked at together, so that they and their logarithms stay in the processor's cache
 
-_Logs = dict[Gauge, Tensor]
+_Logs = dict[NodeGauge, Tensor]
 """The logarithm of each neuron's scale ``(1, *sizes)``."""
 
 

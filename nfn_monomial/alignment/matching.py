@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Gauge
+from nfn_monomial.canonical.charges import NodeGauge
 from nfn_monomial.canonical.neuron_features import Parity, Streams
 from nfn_monomial.canonical.signs import sign_bases
 from nfn_monomial.space.groups import GroupElement
@@ -32,7 +32,7 @@ def element_of(
     sizes: Mapping[str, int],
     *,
     sources: Mapping[str, Tensor] | None = None,
-    scales: Mapping[Gauge, Tensor] | None = None,
+    scales: Mapping[NodeGauge, Tensor] | None = None,
 ) -> GroupElement:
     """Returns an element with matrices of all nodes that are permuted, which products of elements need.
 
@@ -43,7 +43,7 @@ def element_of(
     for name, node in space.nodes.items():
         if node.permutes:
             one = torch.ones(space.count(name, sizes), dtype=torch.float64)
-            factors = [(scales or {}).get(Gauge(name, i), one).flatten() for i in range(len(node.gauges))]
+            factors = [(scales or {}).get(NodeGauge(name, i), one).flatten() for i in range(len(node.gauges))]
             if sources is None or name not in sources:
                 matrices[name] = MonomialMatrix.diagonal(factors)
             else:
@@ -115,7 +115,7 @@ class Match:
     ) -> None:
         self.space, self.sizes = space, sizes
         self.sources = _alike(space, a, b, sizes)
-        self.signs: dict[Gauge, Tensor] = {}
+        self.signs: dict[NodeGauge, Tensor] = {}
         for name, basis in sign_bases(space).items():
             if not basis.rank:
                 continue
@@ -133,7 +133,7 @@ class Match:
         total = torch.ones(len(self.sources[name]), dtype=torch.float64)
         for above, odd in zip(self.space.ancestry(name), path, strict=False):
             for i, flips in enumerate(odd):
-                if flips and (sign := self.signs.get(Gauge(above, i))) is not None:
+                if flips and (sign := self.signs.get(NodeGauge(above, i))) is not None:
                     total = total * sign.repeat_interleave(len(total) // len(sign))
         return total
 

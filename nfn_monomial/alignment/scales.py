@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Charged, Gauge, along, charged_axes, onto, scaling, summed
+from nfn_monomial.canonical.charges import Charged, NodeGauge, along, charged_axes, onto, scaling, summed
 from nfn_monomial.canonical.newton import conjugate_gradients, joined
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -40,7 +40,7 @@ class LogEquation(NamedTuple):
     means: list[Tensor]
 
 
-def least_log_scales(equations: Sequence[LogEquation]) -> dict[Gauge, Tensor]:
+def least_log_scales(equations: Sequence[LogEquation]) -> dict[NodeGauge, Tensor]:
     """The log scales ``(1, *sizes)`` at which the logarithms of a network's entries have least squares.
 
     All pieces have equal weight, and so have all neurons of a node.
@@ -56,11 +56,11 @@ def least_log_scales(equations: Sequence[LogEquation]) -> dict[Gauge, Tensor]:
     sizes = [math.prod(shape) for shape in shapes.values()]
     root = torch.tensor(sizes, dtype=torch.float64).sqrt().repeat_interleave(torch.tensor(sizes))
 
-    def logs_of(v: Tensor) -> dict[Gauge, Tensor]:
+    def logs_of(v: Tensor) -> dict[NodeGauge, Tensor]:
         parts = torch.split(v * root, sizes, -1)
         return {gauge: part.reshape(shape) for (gauge, shape), part in zip(shapes.items(), parts, strict=True)}
 
-    def pulls(logs: dict[Gauge, Tensor]) -> Tensor:
+    def pulls(logs: dict[NodeGauge, Tensor]) -> Tensor:
         """Sums at each scale of what log scales add to the logarithms; without any, of the logarithms themselves."""
         total = {gauge: torch.zeros(shape, dtype=torch.float64) for gauge, shape in shapes.items()}
         for axes, share, means in equations:
@@ -78,7 +78,7 @@ def least_log_scales(equations: Sequence[LogEquation]) -> dict[Gauge, Tensor]:
     return {gauge: x.nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) for gauge, x in logs.items()}
 
 
-def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[Gauge, Tensor]:
+def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[NodeGauge, Tensor]:
     """Finds positive scales of every gauge that bring b next to a, by least squares.
 
     One gauge after the other takes a Gauss-Newton step on its neurons' log scales s, each of which has a part of the
@@ -88,7 +88,7 @@ def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, 
     Networks are given by their pieces ``(*axes)`` in float64; scales are ``(1, *sizes)``.
     """
     # Gauge -> of entries that it scales with one power: this, where, sums of products of a and b, and of squares of b.
-    terms: dict[Gauge, list[tuple[int, tuple[int, ...], Tensor, Tensor]]] = {}
+    terms: dict[NodeGauge, list[tuple[int, tuple[int, ...], Tensor, Tensor]]] = {}
     for name, x in b.items():
         axes = charged_axes(space, space.axes[name], scaling)
         products, _ = summed((a[name] * x)[None], axes)
@@ -96,7 +96,7 @@ def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, 
         for axis in axes_left:
             for gauge, q in axis.charges:
                 terms.setdefault(gauge, []).append((q, axis.dims, products, squares))
-    logs: dict[Gauge, Tensor] = {}
+    logs: dict[NodeGauge, Tensor] = {}
     left = sum(float((a[name] - x).square().sum()) for name, x in b.items())
     for _ in range(_SWEEPS):
         won = 0.0

@@ -21,12 +21,12 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .charges import Gauge, along, charged_axes, log_squares
+from .charges import NodeGauge, along, charged_axes, log_squares
 from .least_norm import log_scales
-from .newton import Factor
+from .newton import ScaleFactor
 from .signs import canonical_signs
 
-_Factors: TypeAlias = dict[Gauge, Tensor]
+_Factors: TypeAlias = dict[NodeGauge, Tensor]
 
 
 @checked
@@ -169,7 +169,7 @@ class Rescaling(NamedTuple):
         for node in filter(moved.__contains__, self.space.nodes):
             count = math.prod([sizes[name] for name in self.space.ancestry(node)])
             one = torch.ones(len(first), count, dtype=wide_dtype(first), device=first.device)
-            gauges = [Gauge(node, i) for i in range(len(self.space.nodes[node].gauges))]
+            gauges = [NodeGauge(node, i) for i in range(len(self.space.nodes[node].gauges))]
             matrices[node] = MonomialMatrix.diagonal([factors[g].flatten(1) if g in factors else one for g in gauges])
         return GroupElement(self.space, matrices)
 
@@ -189,7 +189,7 @@ def rescaling(
         gauges = {gauge for _, axes in terms for axis in axes for gauge, _ in axis.charges}
         order = sorted(gauges, key=lambda gauge: (list(space.nodes).index(gauge.node), gauge.number))
         factors = [
-            tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
+            tuple(ScaleFactor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
             for _, axes in terms
         ]
         logs = log_scales([x for x, _ in terms], factors, converge=converge)

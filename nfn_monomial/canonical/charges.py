@@ -15,7 +15,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
 
-class Gauge(NamedTuple):
+class NodeGauge(NamedTuple):
     """One gauge of one node: each of its neurons has a scale or sign."""
 
     node: str
@@ -30,7 +30,7 @@ class Charged(NamedTuple):
         dims: dimensions of the tensor along which the neurons lie; several for a nested node, the outermost first.
     """
 
-    charges: tuple[tuple[Gauge, int], ...]
+    charges: tuple[tuple[NodeGauge, int], ...]
     dims: tuple[int, ...]
 
 
@@ -44,7 +44,7 @@ def charged_axes(
     charged = []
     for place in space.places_of(axes):
         gauges = zip(space.nodes[place.node].gauges, powers(place.charge), strict=True)
-        felt = [(Gauge(place.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
+        felt = [(NodeGauge(place.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
         if charges := tuple((gauge, q) for gauge, q in felt if q):
             charged.append(Charged(charges, place.dims()))
     return charged
@@ -89,7 +89,7 @@ def _apart(x: Tensor, axes: Sequence[Charged]) -> Iterator[Term]:
     for a, b in itertools.combinations(axes, 2):
         if a.charges[0][0].node != b.charges[0][0].node:
             continue
-        charges: dict[Gauge, int] = {}
+        charges: dict[NodeGauge, int] = {}
         for gauge, q in (*a.charges, *b.charges):
             charges[gauge] = charges.get(gauge, 0) + q
         both = tuple((gauge, q) for gauge, q in charges.items() if q)

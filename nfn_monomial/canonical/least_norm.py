@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nfn_monomial.space.packing import concrete
 
-from .newton import Factor, Factors, Network, joined
+from .newton import Factors, ScaleFactor, Terms, joined
 
 
 def encoded(terms: Sequence[Factors]) -> list[int]:
@@ -29,9 +29,9 @@ def encoded(terms: Sequence[Factors]) -> list[int]:
 def _decoded(numbers: Sequence[int]) -> list[Factors]:
     rest = iter(numbers)
 
-    def factor() -> Factor:
+    def factor() -> ScaleFactor:
         unknown, charge, depth = next(rest), next(rest), next(rest)
-        return Factor(unknown, charge, tuple(itertools.islice(rest, depth)))
+        return ScaleFactor(unknown, charge, tuple(itertools.islice(rest, depth)))
 
     return [tuple(factor() for _ in range(count)) for count in rest]
 
@@ -85,7 +85,7 @@ def _(info: Any, dims: Any, log_squares: Sequence[Tensor], factors: Any) -> tupl
 def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converge: bool) -> Tensor:
     """Returns the log scales of all unknowns, one after the other, ``(B, N)``."""
     zeros = [log_squares[0].new_zeros(len(log_squares[0]), *shape) for shape in _shapes(log_squares, terms)]
-    whole = Network(list(log_squares), list(terms), zeros)
+    whole = Terms(list(log_squares), list(terms), zeros)
     kept = supported(tuple(terms))
     alive = whole.among(kept).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])

@@ -21,7 +21,7 @@ _STEPS = 10  # of conjugate gradients in a round
 _PASSES = 2  # over all nodes, in which neurons die because their neighbours are dead
 
 
-class Factor(NamedTuple):
+class ScaleFactor(NamedTuple):
     """One unknown that scales a term.
 
     Attributes:
@@ -35,10 +35,10 @@ class Factor(NamedTuple):
     dims: tuple[int, ...]
 
 
-Factors: TypeAlias = tuple[Factor, ...]
+Factors: TypeAlias = tuple[ScaleFactor, ...]
 
 
-class Network:
+class Terms:
     """Terms ``x exp(2 sum_factors q s)`` at log scales s that move, to where their sum is least.
 
     Attributes:
@@ -49,7 +49,7 @@ class Network:
     def __init__(self, logs: list[Tensor], terms: list[Factors], s: list[Tensor]) -> None:
         self.logs, self.terms, self.s = logs, terms, list(s)
         self.sizes, self.eps = [math.prod(x.shape[1:]) for x in s], torch.finfo(s[0].dtype).eps
-        self.touching: list[list[tuple[int, Factor]]] = [[] for _ in self.s]
+        self.touching: list[list[tuple[int, ScaleFactor]]] = [[] for _ in self.s]
         for number, factors in enumerate(terms):
             for factor in factors:
                 self.touching[factor.unknown].append((number, factor))
@@ -62,13 +62,13 @@ class Network:
             for unknown, touching in enumerate(self.touching)
         ]
 
-    def among(self, chosen: Sequence[bool], mask: list[Tensor] | None = None) -> Network:
+    def among(self, chosen: Sequence[bool], mask: list[Tensor] | None = None) -> Terms:
         """Keeps some of the terms, without the entries of neurons outside of the mask."""
         logs, terms = list(itertools.compress(self.logs, chosen)), list(itertools.compress(self.terms, chosen))
         if mask is not None:
             open_ = self._logs_of(mask)
             logs = [_masked(x, factors, open_) for x, factors in zip(logs, terms, strict=True)]
-        return Network(logs, terms, self.s)
+        return Terms(logs, terms, self.s)
 
     def move(self, unknown: int, step: Tensor) -> None:
         """Adds to the log scales of an unknown."""
@@ -118,7 +118,7 @@ class Network:
         if converge and not bool((~fixed).any()):
             return
         known = [x.nan_to_num(neginf=0.0) for x in self.logs]
-        pattern = Network([(x > -torch.inf).to(x.dtype).log() for x in self.logs], self.terms, self.s)
+        pattern = Terms([(x > -torch.inf).to(x.dtype).log() for x in self.logs], self.terms, self.s)
         diagonal = pattern._diagonal(map(pattern._sums, range(len(self.s)))).masked_fill(fixed, -torch.inf)
         pulls = [
             sum((-factor.charge / 2 * onto(known[number], factor.dims) for number, factor in touching), zero)
@@ -271,7 +271,7 @@ def _there_and_back(unknowns: Sequence[object]) -> list[int]:
     return [*range(len(unknowns)), *reversed(range(len(unknowns)))]
 
 
-def _masked(x: Tensor, factors: Sequence[Factor], open_: Sequence[Tensor]) -> Tensor:
+def _masked(x: Tensor, factors: Sequence[ScaleFactor], open_: Sequence[Tensor]) -> Tensor:
     """A term without the entries of neurons outside of a log mask."""
     for unknown, _, dims in factors:
         x = x + along(open_[unknown], dims, x.ndim)

@@ -14,7 +14,7 @@ from nfn_monomial.space.axes import Axis, Charge, powers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .charges import Charged, Gauge, along, charged_axes, flipping, onto, summed
+from .charges import Charged, NodeGauge, along, charged_axes, flipping, onto, summed
 
 _Signs: TypeAlias = dict[str, Tensor]
 """Node -> signs ``(rank, B, *sizes)`` of its independent classes, see `SignBasis`; 0 for what is not known."""
@@ -55,13 +55,13 @@ class SignBasis:
                 bits[unknown] = bits.get(unknown, 0) | 1 << number
         self.rank = len(independent)
         self.products = {unknown: of for unknown, of in bits.items() if unknown >= 0}
-        self.gauges = {Gauge(node, ~unknown): of for unknown, of in bits.items() if unknown < 0}
+        self.gauges = {NodeGauge(node, ~unknown): of for unknown, of in bits.items() if unknown < 0}
 
     def sign(self, signs: Tensor, flips: int) -> Tensor:
         """The sign of a class, from those of independent classes ``(rank, ...)``."""
         return _product(signs, self.products[flips])
 
-    def of_gauges(self, signs: Tensor) -> dict[Gauge, Tensor]:
+    def of_gauges(self, signs: Tensor) -> dict[NodeGauge, Tensor]:
         """The sign of every gauge that has to flip, from those of independent classes."""
         return {gauge: _product(signs, of) for gauge, of in self.gauges.items()}
 
@@ -99,7 +99,7 @@ def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
     }
 
 
-def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[Gauge, Tensor]:
+def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[NodeGauge, Tensor]:
     """The signs of `balance`: gauge -> ``(B, *sizes)``, 0 where nothing settles them.
 
     Gauges that may stay because others flip instead are left out. Sums of less than the part ``noise`` of the sum of
@@ -112,7 +112,7 @@ def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dic
     return odd.of_gauges(signs)
 
 
-def relative_signs(space: WeightSpace, products: Features) -> dict[Gauge, Tensor]:
+def relative_signs(space: WeightSpace, products: Features) -> dict[NodeGauge, Tensor]:
     """The signs that turn one network into another, from their product, which is positive but for these signs.
 
     The product is taken entry by entry, of networks whose neurons are in the same order. Where nothing settles any
@@ -183,7 +183,7 @@ class _OddSums:
         flips = sum(1 << gauge.number for gauge, _ in axis.charges)
         return _Flipped(node, self.bases[node].products[flips], any(q > 0 for _, q in axis.charges), axis.dims)
 
-    def of_gauges(self, signs: _Signs) -> dict[Gauge, Tensor]:
+    def of_gauges(self, signs: _Signs) -> dict[NodeGauge, Tensor]:
         return {gauge: x for name in signs for gauge, x in self.bases[name].of_gauges(signs[name]).items()}
 
     def sums(

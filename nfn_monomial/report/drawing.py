@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nfn_monomial.space.axes import powers
 
-from .explain import Row, acting_charges, by_charge, charge_text, group_name, rows_of
+from .explain import AlikeNodes, acting_charges, by_charge, charge_text, group_name, rows_of
 from .names import folded
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _joints(space: WeightSpace, row_of: dict[str, int]) -> list[_Joint]:
     return list(joints.values())
 
 
-def _node_lines(space: WeightSpace, row: Row) -> tuple[str, ...]:
+def _node_lines(space: WeightSpace, row: AlikeNodes) -> tuple[str, ...]:
     times = f" ({len(row.names)} alike)" if len(row.names) > 1 else ""
     inside = "" if row.node.parent is None else f" in each of {row.node.parent}"
     alone = {link.parameter for link in space.links if len(link.ends) == 1}

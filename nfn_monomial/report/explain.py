@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Row(NamedTuple):
+class AlikeNodes(NamedTuple):
     """Nodes that are alike, as those of repeated blocks.
 
     Attributes:
@@ -56,12 +56,14 @@ def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     return groups
 
 
-def _merged(rows: Iterable[Row], alike: Callable[[Row], Hashable]) -> list[Row]:
+def _merged(rows: Iterable[AlikeNodes], alike: Callable[[AlikeNodes], Hashable]) -> list[AlikeNodes]:
     groups = _grouped(rows, alike).values()
-    return [Row(*(tuple(itertools.chain.from_iterable(part)) for part in zip(*rows, strict=True))) for rows in groups]
+    return [
+        AlikeNodes(*(tuple(itertools.chain.from_iterable(part)) for part in zip(*rows, strict=True))) for rows in groups
+    ]
 
 
-def rows_of(space: WeightSpace) -> list[Row]:
+def rows_of(space: WeightSpace) -> list[AlikeNodes]:
     """Returns all nodes, with those together that have one group and tensors whose names differ in numbers alone."""
     tensors_of: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in space.nodes}
     for piece, axes in space.axes.items():
@@ -70,20 +72,20 @@ def rows_of(space: WeightSpace) -> list[Row]:
             if isinstance(axis, Axis) and not (axis.node in inner and not any(powers(axis.charge))):
                 tensors_of[axis.node].append((piece, acting_charges(space.nodes[axis.node], powers(axis.charge))))
 
-    def alike(row: Row) -> Hashable:
+    def alike(row: AlikeNodes) -> Hashable:
         tensors = tuple(sorted((pattern_of(piece), charge) for piece, charge in row.tensors))
         return row.node.gauges, row.node.size, row.parent, tensors
 
-    return _merged((Row((name,), (node,), tuple(tensors_of[name])) for name, node in space.nodes.items()), alike)
+    return _merged((AlikeNodes((name,), (node,), tuple(tensors_of[name])) for name, node in space.nodes.items()), alike)
 
 
-def outlined(rows: Iterable[Row]) -> list[Row]:
+def outlined(rows: Iterable[AlikeNodes]) -> list[AlikeNodes]:
     """Merges rows of nodes with one kind of symmetry whose first tensor is the same in every block.
 
     Blocks may repeat them with other sizes, and any number of other blocks may read them.
     """
 
-    def alike(row: Row) -> Hashable:
+    def alike(row: AlikeNodes) -> Hashable:
         first = next((kind_of(piece) for piece, _ in row.tensors), row.names[0])
         return row.node.symmetry, row.parent, first
 
@@ -120,7 +122,9 @@ def explain(space: WeightSpace, origin: Origin | None = None, *, full: bool = Fa
     return f"{_text(space, outlined(rows), origin, ranges)}\n\n{note}"
 
 
-def _text(space: WeightSpace, rows: Sequence[Row], origin: Origin | None, fold: Fold, *, full: bool = False) -> str:
+def _text(
+    space: WeightSpace, rows: Sequence[AlikeNodes], origin: Origin | None, fold: Fold, *, full: bool = False
+) -> str:
     ran = {} if origin is None else {node.name: node.operations for node in origin.nodes}
     table = [("node", "size", "group", "runs through")]
     below: list[list[str]] = [["    its tensors, by their charges"]]
@@ -191,7 +195,7 @@ def _cell(names: Sequence[str], fold: Fold) -> str:
     return ", ".join(short[:_MOST] + more)
 
 
-def by_charge(row: Row, only: Container[str] | None = None) -> dict[str, list[str]]:
+def by_charge(row: AlikeNodes, only: Container[str] | None = None) -> dict[str, list[str]]:
     """Returns charges as text -> the tensors on a row's nodes that have them, in whichever of several gauges."""
     tensors = (tensor for tensor in row.tensors if only is None or tensor[0] in only)
     groups = _grouped(tensors, lambda tensor: tuple(sorted(q for q in tensor[1] if q))).values()

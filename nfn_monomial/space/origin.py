@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from nfn_monomial.symmetry import Symmetry
 
 
-class Part(NamedTuple):
+class GroupFactor(NamedTuple):
     """One factor of a group.
 
     Attributes:
@@ -96,5 +96,5 @@ class Origin:
     unknown: tuple[str, ...]
     short: tuple[str, ...] = ()
     tested: str = ""
-    lost: tuple[tuple[tuple[Part, ...], str], ...] = ()
+    lost: tuple[tuple[tuple[GroupFactor, ...], str], ...] = ()
     probed: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nfn_monomial.errors import InvalidValueError
 
-from .algebra.atoms import Atoms, Product, Structure
+from .algebra.atoms import Atoms, Structure, Term
 from .algebra.equations import Demand, Equations
 from .algebra.run import Run
 from .algebra.ties import Ties
@@ -37,7 +37,7 @@ def tie(program: Program) -> Ties:
     x       size 3, FIXED by x: input
     """
     structures: dict[str, tuple[Structure, ...]] = {
-        name: tuple((Product((n,) if n > 1 else ()),) for n in tensor.shape) for name, tensor in program.tensors.items()
+        name: tuple((Term((n,) if n > 1 else ()),) for n in tensor.shape) for name, tensor in program.tensors.items()
     }
     for _ in range(_ROUNDS):
         run = Run()
@@ -96,7 +96,7 @@ def _structures(atoms: Atoms, parameters: Mapping[str, Value]) -> dict[str, tupl
     """Returns what the dimensions of parameters consist of after a run, as sizes."""
     return {
         name: tuple(
-            atoms.sizes(atoms.sum([Product(tuple(i.atom for i in segment.indices), segment.lead) for segment in dim]))
+            atoms.sizes(atoms.sum([Term(tuple(i.atom for i in segment.indices), segment.lead) for segment in dim]))
             for dim in parameter.dims
         )
         for name, parameter in parameters.items()

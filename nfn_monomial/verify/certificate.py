@@ -13,7 +13,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.running import disturbed, first_line, inputs_of, largest_change
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
-from nfn_monomial.space.origin import Part
+from nfn_monomial.space.origin import GroupFactor
 from nfn_monomial.space.packing import concrete, cut, joined, sizes_in
 from nfn_monomial.trace.graph import of_experts
 
@@ -26,7 +26,7 @@ _ORDERS = 8  # of magnitude that scales are drawn from, above 1 and below
 _LARGE = 1_000_000  # with more entries than this, two trials have seen enough of them
 
 
-class Move(NamedTuple):
+class Transformation(NamedTuple):
     """A change of weights that leaves the function alone: random numbers in place of dead pieces, then an element.
 
     Attributes:
@@ -49,33 +49,35 @@ class Move(NamedTuple):
             tensor = joined(space, name, pieces, sizes)
         return self.element.act({name: tensor})[name]
 
-    def parts(self) -> Iterator[tuple[Part, Move]]:
+    def parts(self) -> Iterator[tuple[GroupFactor, Transformation]]:
         """Yields all factors of the element, and each dead piece, one by one."""
         space = self.element.space
         for node, matrix in self.element.matrices.items():
             ones = [torch.ones_like(scale) for scale in matrix.scales]
-            factors: list[tuple[Part, MonomialMatrix]] = []
+            factors: list[tuple[GroupFactor, MonomialMatrix]] = []
             if matrix.permutes and matrix.size > 1:
-                factors.append((Part(node, "permutation"), MonomialMatrix(ones, matrix.permutation)))
+                factors.append((GroupFactor(node, "permutation"), MonomialMatrix(ones, matrix.permutation)))
             for n, (gauge, scale) in enumerate(zip(space.nodes[node].gauges, matrix.scales, strict=True)):
                 if gauge.scales:
                     scales = [*ones[:n], scale.abs(), *ones[n + 1 :]]
-                    factors.append((Part(node, "scale", n), MonomialMatrix.diagonal(scales)))
+                    factors.append((GroupFactor(node, "scale", n), MonomialMatrix.diagonal(scales)))
                 if gauge.flips:
                     scales = [*ones[:n], scale.sign(), *ones[n + 1 :]]
-                    factors.append((Part(node, "sign", n), MonomialMatrix.diagonal(scales)))
-            yield from ((part, Move(GroupElement(space, {node: factor}))) for part, factor in factors)
-        yield from ((Part(piece, "dead"), Move(GroupElement(space, {}), (piece,))) for piece in self.dead)
+                    factors.append((GroupFactor(node, "sign", n), MonomialMatrix.diagonal(scales)))
+            yield from ((part, Transformation(GroupElement(space, {node: factor}))) for part, factor in factors)
+        yield from (
+            (GroupFactor(piece, "dead"), Transformation(GroupElement(space, {}), (piece,))) for piece in self.dead
+        )
 
-    def by_node(self) -> Iterator[tuple[str, Move]]:
+    def by_node(self) -> Iterator[tuple[str, Transformation]]:
         """Yields what it does on each node alone, and to all dead pieces together, under no name."""
         space = self.element.space
         for node, matrix in self.element.matrices.items():
-            yield node, Move(GroupElement(space, {node: matrix}))
+            yield node, Transformation(GroupElement(space, {node: matrix}))
         if self.dead:
-            yield "", Move(GroupElement(space, {}), self.dead)
+            yield "", Transformation(GroupElement(space, {}), self.dead)
 
-    def wrong_parts(self, change: Callable[[Move], float]) -> list[Part]:
+    def wrong_parts(self, change: Callable[[Transformation], float]) -> list[GroupFactor]:
         """Returns the parts that change the function; all of them where it takes several together."""
         nodes = {node for node, alone in self.by_node() if not change(alone) <= _RTOL}
         parts = [
@@ -127,7 +129,7 @@ def _listed(items: Sequence[object]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-Shrink: TypeAlias = Callable[[Sequence[Part], str], Callable[..., GroupElement]]
+Shrink: TypeAlias = Callable[[Sequence[GroupFactor], str], Callable[..., GroupElement]]
 """Takes what does not hold, and where, out of a space, whose ``sample`` it gives back."""
 
 
@@ -177,10 +179,10 @@ def certify(
     example = Point.of(module, inputs, kwargs)
     trials = _TRIALS if sum(t.numel() for t in (*module.parameters(), *module.buffers())) < _LARGE else 2
 
-    def change(move: Move, point: Point, expected: list[Tensor]) -> float:
+    def change(move: Transformation, point: Point, expected: list[Tensor]) -> float:
         return largest_change(point.answers(move.moved), expected)
 
-    def refuse(move: Move, point: Point, expected: list[Tensor]) -> InvalidValueError:
+    def refuse(move: Transformation, point: Point, expected: list[Tensor]) -> InvalidValueError:
         point.steady_answers()  # own weights of 0 may have hidden that it is random
         wrong = [
             blame(node) if node else f"what should not matter, {', '.join(part.dead)}"
@@ -204,7 +206,7 @@ def certify(
         nonlocal sample
         while True:
             element = sample(generator=generator).proper().cyclic()
-            move = Move(widened(element), element.space.dead)
+            move = Transformation(widened(element), element.space.dead)
             if change(move, point, expected) <= _RTOL:
                 return
             wrong = move.wrong_parts(lambda part: change(part, point, expected))
@@ -214,7 +216,7 @@ def certify(
 
     try:
         # Dead pieces stay as they are: where they alone are not 0 at first, answers are nothing but rounding.
-        first, expected = Move(widened(sample(generator=generator).proper())), example.steady_answers()
+        first, expected = Transformation(widened(sample(generator=generator).proper())), example.steady_answers()
         kept = change(first, example, expected) <= _RTOL
         ties = [] if kept else example.ties()
         points = list(example.neighbours(generator, trials - 1))

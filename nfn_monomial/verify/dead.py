@@ -25,7 +25,7 @@ from nfn_monomial.trace.graph import Program
 from nfn_monomial.trace.write import Ending, Entries
 
 from .points import Point
-from .twins import MattersError, Run, Twin, is_real
+from .twins import MattersError, Twin, TwinRun, is_real
 
 _NO_GRADIENT = 1e-11  # of the largest one: what has less is followed
 _CHANGES = (1.0, 1e5)  # sizes of changes: large ones, too, as far as a network may cut off
@@ -56,13 +56,13 @@ def dead_parts(
     known = all(node.name in values for node in program.graph.nodes if node.op == "placeholder")
     if not known or any(isinstance(t, Tensor) and t.is_meta for t in values.values()):
         return {}
-    search = _Search(program, roots, fixed)
+    search = _DeadSearch(program, roots, fixed)
     with contextlib.suppress(Exception):  # of any kind, as of operators without a gradient: then no more is known
         search.run(Point.of(module, inputs, kwargs))
     return {part: Ending(reason, search.places(part)) for part, reason in search.dead.items()}
 
 
-class _Search:
+class _DeadSearch:
     """Runs a program at random points.
 
     Attributes:
@@ -138,7 +138,7 @@ class _Search:
             return Twin(tensor, tensor)
 
         with torch.enable_grad():
-            run = Run(self.program, self._values, self._seed, begin)
+            run = TwinRun(self.program, self._values, self._seed, begin)
             answers = [t.before for t in run.answers if is_real(t.before)]
             if not all(bool(t.isfinite().all()) for t in answers):
                 return None
@@ -183,7 +183,7 @@ class _Search:
             return Twin(tensor, after, frozenset(changing))
 
         with torch.no_grad():
-            run = Run(self.program, self._values, self._seed, begin)
+            run = TwinRun(self.program, self._values, self._seed, begin)
         for answer in run.answers:
             if answer.after is not answer.before:
                 raise MattersError(answer.parts)

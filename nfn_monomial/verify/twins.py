@@ -54,7 +54,7 @@ class MattersError(Exception):
         self.parts = parts
 
 
-class Run:
+class TwinRun:
     """One run of a program at a point.
 
     Args:

@@ -27,7 +27,7 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
+from nfn_monomial.benchmarks.train.checkpoint import UnfinishedTraining
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.tools.definitions.define import Definition, read_definition
 from nfn_monomial.tools.files.atomic import write_json
@@ -220,9 +220,9 @@ def finished_run(folder: Path) -> Sample:
 
 def unfinished_run(folder: Path) -> Sample:
     """Likewise."""
-    saved = Checkpoint(folder / "run")
+    saved = UnfinishedTraining(folder / "run")
     saved.save({"model": {"weight": torch.randn(3)}, "epoch": 1, "random": torch.get_rng_state()})
-    return Sample(saved.file, lambda path: Checkpoint(path.with_suffix("")).load())
+    return Sample(saved.file, lambda path: UnfinishedTraining(path.with_suffix("")).load())
 
 
 def program(folder: Path) -> Sample:

@@ -73,7 +73,7 @@ class ResidualCNN(Architecture):
         return self.activations[0]
 
     def module(self) -> nn.Module:
-        return _Network(self)
+        return _ResidualNetwork(self)
 
     @property
     def space(self) -> WeightSpace:
@@ -86,7 +86,7 @@ class ResidualCNN(Architecture):
                 yield stage, stage > 0 and block == 0
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, a: ResidualCNN, source: int, inner: int, target: int, *, first: bool) -> None:
         super().__init__()
         stride = 2 if first else 1
@@ -103,14 +103,14 @@ class _Block(nn.Module):
         return out
 
 
-class _Network(nn.Module):
+class _ResidualNetwork(nn.Module):
     def __init__(self, a: ResidualCNN) -> None:
         super().__init__()
         self.conv, self.norm = _convolution(a, a.channels, a.widths[0], 3, a.stride)
         self.activate = MODULES[a.activation]()
         blocks = []
         for inner, (stage, first) in zip(a.inner, a.stages(), strict=True):
-            blocks.append(_Block(a, a.widths[stage - first], inner, a.widths[stage], first=first))
+            blocks.append(_ResidualBlock(a, a.widths[stage - first], inner, a.widths[stage], first=first))
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(a.widths[-1], a.classes)
 

@@ -77,14 +77,14 @@ class Transformer(Architecture):
         return (self.image_size // self.patch) ** 2
 
     def module(self) -> nn.Module:
-        return _Network(self)
+        return _Transformer(self)
 
     @property
     def space(self) -> WeightSpace:
         return derived_space(self, self.image_size)
 
 
-class _Block(nn.Module):
+class _TransformerBlock(nn.Module):
     def __init__(self, a: Transformer, number: int) -> None:
         super().__init__()
         self.heads, inside = a.heads[number], a.heads[number] * a.head_width
@@ -110,12 +110,12 @@ class _Block(nn.Module):
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
 
-class _Network(nn.Module):
+class _Transformer(nn.Module):
     def __init__(self, a: Transformer) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.zeros(a.patches, a.width))
         self.embed = nn.Conv2d(a.channels, a.width, a.patch, a.patch)
-        self.blocks = nn.Sequential(*(_Block(a, number) for number in range(len(a.heads))))
+        self.blocks = nn.Sequential(*(_TransformerBlock(a, number) for number in range(len(a.heads))))
         self.norm = nn.LayerNorm(a.width)
         self.head = nn.Linear(a.width, a.classes)
 

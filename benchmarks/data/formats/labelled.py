@@ -44,7 +44,7 @@ from nfn_monomial.tools.predictors.tasks import MOST_WEIGHTS
 from nfn_monomial.tools.results import Progress, silent
 
 from .base import CorpusError, require_folder
-from .result_tables import Line, columns_of, number_in, read_table, require_points, text_of
+from .result_tables import TableLine, columns_of, number_in, read_table, require_points, text_of
 from .sides import sides_by, sides_drawn, together
 
 __all__ = ["LabelledCheckpoints", "Request", "read_labelled"]
@@ -117,7 +117,7 @@ class _Rows:
     """Lines of the table that can be used so far, each with its file; and the others by the reason, with examples."""
 
     table: Path
-    lines: list[Line]
+    lines: list[TableLine]
     complete: bool = False
     files: list[Path] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -170,7 +170,7 @@ def read_labelled(
     rows.require(FEWEST, "lines name a checkpoint")
     task, why, unit, targets = _targets(rows, request)
 
-    def arguments_of(line: Line) -> str:
+    def arguments_of(line: TableLine) -> str:
         """Returns the arguments of a network as JSON, the same text for the same arguments."""
         cell = line.cells.get(request.arguments) if request.arguments else None
         with damaged(table, "expected an object, as {}", CorpusError):
@@ -318,7 +318,7 @@ def _stem(name: str) -> str:
 def _match(rows: _Rows, files: _Files, columns: Sequence[str], request: Request) -> str:
     """Gives every line its file; returns in words how files are named."""
 
-    def name_of(line: Line, way: str) -> str:
+    def name_of(line: TableLine, way: str) -> str:
         """Returns the name of a line's file, by a column or a text with columns in braces."""
         if "{" not in way:
             return text_of(line.cells.get(way))

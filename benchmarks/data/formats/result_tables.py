@@ -13,21 +13,21 @@ from nfn_monomial.tools.files.untrusted import damaged, parse_json, read_bytes
 
 from .base import CorpusError
 
-__all__ = ["Line", "columns_of", "number_in", "read_table", "require_points", "text_of"]
+__all__ = ["TableLine", "columns_of", "number_in", "read_table", "require_points", "text_of"]
 
 OBJECTS, LINES = (".json",), (".jsonl", ".ndjson")
 LARGEST = 1e100  # of numbers; a training that left a larger one diverged
 NOTHING = ("", "-", "nan", "none", "null", "na", "n/a", "inf", "+inf", "-inf", "infinity", "-infinity")
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of a table: its place, and column -> cell, a text or a value of JSON."""
 
     place: str
     cells: dict[str, Any]
 
 
-def read_table(path: Path, form: str) -> list[Line]:
+def read_table(path: Path, form: str) -> list[TableLine]:
     """All lines of a table; in JSON it is a list of objects.
 
     Raises:
@@ -52,14 +52,14 @@ def read_table(path: Path, form: str) -> list[Line]:
                     f"{path}, line {place} has {len(row)} cells, expected {len(header)}: {listed(header)}"
                 )
             if row:
-                lines.append(Line(f"line {place}", dict(zip(header, row, strict=True))))
+                lines.append(TableLine(f"line {place}", dict(zip(header, row, strict=True))))
         return lines
 
 
-def _objects(entries: Any, path: Path, form: str, what: str) -> list[Line]:
+def _objects(entries: Any, path: Path, form: str, what: str) -> list[TableLine]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise CorpusError(f"{path} holds {shown(entries)}, expected a list of objects with {form}")
-    return [Line(f"{what} {number}", entry) for number, entry in enumerate(entries)]
+    return [TableLine(f"{what} {number}", entry) for number, entry in enumerate(entries)]
 
 
 def text_of(cell: Any) -> str:
@@ -98,6 +98,6 @@ def require_points(column: str, texts: Iterable[str], table: Path) -> None:
         )
 
 
-def columns_of(lines: Iterable[Line]) -> list[str]:
+def columns_of(lines: Iterable[TableLine]) -> list[str]:
     """The names of all columns, in the order in which they first occur."""
     return list(dict.fromkeys(name for line in lines for name in line.cells))

@@ -12,7 +12,7 @@ from nfn_monomial.benchmarks.data.networks import SIDES
 from nfn_monomial.checks import listed, shown
 
 from .base import CorpusError
-from .result_tables import Line, text_of
+from .result_tables import TableLine, text_of
 
 __all__ = ["sides_by", "sides_drawn", "together"]
 
@@ -70,7 +70,7 @@ def sides_drawn(
 
 
 def sides_by(
-    column: str, lines: Sequence[Line], groups: Sequence[int], targets: Sequence[Any], seed: int
+    column: str, lines: Sequence[TableLine], groups: Sequence[int], targets: Sequence[Any], seed: int
 ) -> tuple[list[str], str]:
     """Returns sides as a column says, with validation drawn if it has none; and in words, how they were chosen.
 

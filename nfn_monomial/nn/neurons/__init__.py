@@ -8,14 +8,14 @@ from nfn_monomial.doors import lazy
 
 if TYPE_CHECKING:
     from .embedding import NeuronEmbedding
-    from .layout import CHAIN, NeuronLayer, NeuronLayout, Plan, neuron_layout
+    from .layout import CHAIN, NeuronLayer, NeuronLayout, StreamPlan, neuron_layout
 else:
     lazy(
         __name__,
         {
             "embedding": ["NeuronEmbedding"],
-            "layout": ["CHAIN", "NeuronLayer", "NeuronLayout", "Plan", "neuron_layout"],
+            "layout": ["CHAIN", "NeuronLayer", "NeuronLayout", "StreamPlan", "neuron_layout"],
         },
     )
 
-__all__ = ["CHAIN", "NeuronEmbedding", "NeuronLayer", "NeuronLayout", "Plan", "neuron_layout"]
+__all__ = ["CHAIN", "NeuronEmbedding", "NeuronLayer", "NeuronLayout", "StreamPlan", "neuron_layout"]

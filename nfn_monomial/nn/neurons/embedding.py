@@ -15,7 +15,7 @@ from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .layout import Place, neuron_layout
+from .layout import Slot, neuron_layout
 
 
 class NeuronEmbedding(nn.Module):
@@ -118,7 +118,7 @@ class NeuronEmbedding(nn.Module):
             fields += [t.expand(*shape, -1) for t in streams]
         return Features(self.out_layout, (*fields, *([mixed[len(fields)]] if self.neurons.const else [])))
 
-    def _gathered(self, place: Place, taken: Mapping[str, Tensor]) -> Tensor:
+    def _gathered(self, place: Slot, taken: Mapping[str, Tensor]) -> Tensor:
         """The parameters of one place, ``(B, *neurons, entries x C)``."""
         rank = len(self.out_layout.types[place.field])
         named = zip(place.pieces, place.orders, strict=True)

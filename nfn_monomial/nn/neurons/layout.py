@@ -80,7 +80,7 @@ class EdgeSet(NamedTuple):
         return Grid([end.at for end in self.ends], len(self.axes))
 
 
-class Plan(NamedTuple):
+class StreamPlan(NamedTuple):
     """Which streams the neurons of a node have, and which products of them are streams again.
 
     Attributes:
@@ -106,11 +106,11 @@ class Plan(NamedTuple):
         return self.charges.index(charges) if charges in self.charges else None
 
 
-CHAIN = Plan(((1,), (-1,), (0,)))
+CHAIN = StreamPlan(((1,), (-1,), (0,)))
 """The streams of a neuron in a chain of layers."""
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """Where parameters lie in neuron features: each as some channels of one field.
 
     Attributes:
@@ -147,8 +147,8 @@ class NeuronLayout(NamedTuple):
 
     layout: Layout
     edges: tuple[EdgeSet, ...]
-    nodes: dict[str, Plan]
-    places: tuple[Place, ...]
+    nodes: dict[str, StreamPlan]
+    places: tuple[Slot, ...]
     const: bool
     starts: dict[str, int]
 
@@ -179,8 +179,8 @@ def _layout(space: WeightSpace) -> NeuronLayout:
     trees = {link.parameter: _tree(space, link) for link in space.links}
     plans = _plans(space, list(trees.values()))
     without_axes = [name for name in space.pieces if name not in trees]
-    trees |= dict.fromkeys(without_axes, _Tree((), (), ()))
-    joining: dict[FieldType, _Tree] = {}
+    trees |= dict.fromkeys(without_axes, _LinkAxes((), (), ()))
+    joining: dict[FieldType, _LinkAxes] = {}
     for tree in trees.values():
         if len(tree.ends) > 1:
             joining.setdefault(tree.axes, tree)
@@ -205,7 +205,7 @@ def _layout(space: WeightSpace) -> NeuronLayout:
     pieces_of: dict[int, list[str]] = {}
     for name, tree in trees.items():
         pieces_of.setdefault(field_of[tree.axes], []).append(name)
-    places = list[Place]()
+    places = list[Slot]()
     for field, pieces in pieces_of.items():
         key = types[field][-1].node if types[field] else "const"
         if field < len(edges):
@@ -214,7 +214,7 @@ def _layout(space: WeightSpace) -> NeuronLayout:
             # A node's name stands for the first of its fields that parameters lie in.
             keys.add(key := _unused(key, keys))
         tables = [_table(space, name, trees[name].order) for name in pieces]
-        places.append(Place(key, field, tuple(pieces), *zip(*tables, strict=True)))
+        places.append(Slot(key, field, tuple(pieces), *zip(*tables, strict=True)))
     layout = space.layout_of(types, fold=False)
     return NeuronLayout(layout, tuple(edges), plans, tuple(places), bool(without_axes), starts)
 
@@ -228,7 +228,7 @@ def _table(space: WeightSpace, name: str, order: Sequence[int]) -> tuple[tuple[i
     return (0, *(2 + i for i in (*order, *kernel)), 1), tuple(sizes)
 
 
-class _Tree(NamedTuple):
+class _LinkAxes(NamedTuple):
     """A link's axes in the order of a field: nested ones follow the axes that they are nested in.
 
     Attributes:
@@ -243,7 +243,7 @@ class _Tree(NamedTuple):
     ends: tuple[tuple[str, tuple[int, ...], Charges], ...]
 
 
-def _tree(space: WeightSpace, link: Link) -> _Tree:
+def _tree(space: WeightSpace, link: Link) -> _LinkAxes:
     axes = space.axes[link.parameter]
     paths = [end.path for end in link.ends]
     # Sorted by when each axis of their path is first met, ends that share an axis come together.
@@ -257,10 +257,10 @@ def _tree(space: WeightSpace, link: Link) -> _Tree:
         charges = tuple(combined([kind[i].charge], [i not in counted]) for i in at)
         counted.update(at)
         ends.append((kind[at[-1]].node, at, charges))
-    return _Tree(order, kind, tuple(ends))
+    return _LinkAxes(order, kind, tuple(ends))
 
 
-def _plans(space: WeightSpace, trees: Sequence[_Tree]) -> dict[str, Plan]:
+def _plans(space: WeightSpace, trees: Sequence[_LinkAxes]) -> dict[str, StreamPlan]:
     plans = {}
     at_node: dict[str, list[tuple[Charges, int]]] = {}
     for tree in trees:
@@ -280,7 +280,7 @@ def _plans(space: WeightSpace, trees: Sequence[_Tree]) -> dict[str, Plan]:
             if (total := tuple(combined(pair) for pair in zip(gain, q, strict=True))) in charges[:-1]
         }
         reached = any(q == zero and n > 1 for q, n in ends)
-        plans[node] = Plan(charges, tuple(sorted(transports)), reached)
+        plans[node] = StreamPlan(charges, tuple(sorted(transports)), reached)
     return plans
 
 

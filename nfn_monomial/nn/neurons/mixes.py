@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 from nfn_monomial.nn.edges import Ends, Sums, exchange
 from nfn_monomial.nn.incidence import Places
 
-from .layout import CHAIN, Plan, Streams
+from .layout import CHAIN, StreamPlan, Streams
 
 
 def mix_of(channels: int, needed: bool = True) -> nn.Module:
@@ -93,7 +93,7 @@ class NeuronUpdate(nn.Module):
     """
 
     def __init__(
-        self, channels: int, plan: Plan = CHAIN, zeros: Collection[int] = (), unreached: Collection[int] = ()
+        self, channels: int, plan: StreamPlan = CHAIN, zeros: Collection[int] = (), unreached: Collection[int] = ()
     ) -> None:
         super().__init__()
         self.plan, self.pairs = plan, plan.pairs

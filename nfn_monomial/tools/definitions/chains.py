@@ -158,10 +158,10 @@ def chain_of(
     if input_shape is not None and input_shape[-1] != size:
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {size} inputs")
     inputs = torch.randn(*(input_shape or (PROBES, size)), generator=torch.Generator().manual_seed(0))
-    return dataclasses.replace(define(Chain(layers, function), inputs), name=NAME, chain=True)
+    return dataclasses.replace(define(LayerChain(layers, function), inputs), name=NAME, chain=True)
 
 
-class Chain(nn.Module):
+class LayerChain(nn.Module):
     """Linear layers, by their dotted names, with an activation between them."""
 
     def __init__(self, layers: Mapping[str, Layer], activation: Callable[[Tensor], Tensor]) -> None:

@@ -70,13 +70,13 @@ def pairs_of(checkpoint: Checkpoint) -> Definition | None:
         )
     generator = torch.Generator().manual_seed(0)
     inputs = tuple(torch.randn(2, shapes[name + A][1], generator=generator) for name in names)
-    pairs = Pairs(
+    pairs = LoraPairs(
         {name: (shapes[name + A], shapes[name + B]) for name in names}, {n for n in names if n + BIAS in shapes}
     )
     return dataclasses.replace(define(pairs, inputs), name=PAIRS)
 
 
-class Pairs(nn.Module):
+class LoraPairs(nn.Module):
     """Pairs of matrices by dotted names, with the shapes of A, ``(rank, inputs)``, and B, ``(outputs, rank)``."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Adapter(Checkpoint):
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """Reads the configuration of pairs, and refuses one by which `peft` uses them in another way than `Pairs`."""
+    """Reads the configuration of pairs, and refuses one by which `peft` uses them in another way than `LoraPairs`."""
     settings = read_json(path, "copy it again")
     if not isinstance(settings, Mapping):
         raise FileError(f"{path} is no configuration of an adapter: copy it again")

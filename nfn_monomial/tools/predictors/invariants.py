@@ -29,7 +29,7 @@ PROBES = 64
 FURTHEST = 5.0  # standard deviations: statistics beyond are cut off
 
 
-class Answers(nn.Module):
+class ProbeAnswers(nn.Module):
     """The probabilities of classes, and their logarithms, that networks answer to P inputs.
 
     Mistakes show in the probabilities, confidence in the logarithms.
@@ -134,7 +134,7 @@ class InvariantModel(Model):
         super().__init__()
         self.space, self.heads = networks.space, heads
         inner = self.space.restricted("sign")  # after `balance` of the scales
-        readers: dict[str, Answers | Messages] = {}
+        readers: dict[str, ProbeAnswers | Messages] = {}
         self.probe = None
         if self.sees == "functions":
             if networks.template is None or networks.input_shape is None:
@@ -146,7 +146,7 @@ class InvariantModel(Model):
             template = networks.template()
             self.probe = ProbeFeatures(template, probes, input_shape=networks.input_shape, space=networks.space)
         if self.probe is not None and self.answers:
-            readers["answers"] = Answers(self.probe)
+            readers["answers"] = ProbeAnswers(self.probe)
         if self.messages is not None:
             readers["messages"] = Messages(inner, *self.messages, self.probe if self.probed else None)
         self.readers = nn.ModuleDict(readers)

@@ -16,17 +16,17 @@ from nfn_monomial.space import WeightSpace
 
 from .names import family, named
 from .rotations import rotations_of
-from .scales import Line, scale_lines
-from .trial import Trial
+from .scales import ScaleLine, scale_lines
+from .trial import MappingTrial
 
-__all__ = ["FORMATS", "Recipe", "recipe_of"]
+__all__ = ["FORMATS", "FormatRecipe", "recipe_of"]
 
 MODIFIERS = {"smoothquant": "SmoothQuantModifier", "awq": "AWQModifier", "spinquant": "SpinQuantModifier"}
 FORMATS = tuple(MODIFIERS)
 
 
 @dataclass
-class Recipe:
+class FormatRecipe:
     """The mappings of a network in one format.
 
     Attributes:
@@ -39,7 +39,7 @@ class Recipe:
     modifier: str
     arguments: dict[str, Any]
     errors: dict[str, float] = field(default_factory=dict)
-    left_out: Sequence[Line] = ()
+    left_out: Sequence[ScaleLine] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns the arguments, the errors and the scales that are left out."""
@@ -65,7 +65,7 @@ class Recipe:
                 lines.append(f"        {front}{json.dumps(entry)}{comment}")
         if self.left_out:
             lines.append("# Other shared scales, for which this format has no line:")
-        alike: dict[tuple[str, ...], list[Line]] = {}
+        alike: dict[tuple[str, ...], list[ScaleLine]] = {}
         for line in self.left_out:
             kinds = [*map(family, line.smooth), "->", *map(family, line.balance), line.reason]
             alike.setdefault(tuple(dict.fromkeys(kinds)), []).append(line)
@@ -81,7 +81,7 @@ class Recipe:
 
 def recipe_of(
     module: nn.Module, inputs: tuple[Any, ...], space: WeightSpace, form: Callable[[], NormalForm | str], style: str
-) -> Recipe:
+) -> FormatRecipe:
     """Finds and tests the mappings of a module in one format.
 
     Args:
@@ -96,14 +96,14 @@ def recipe_of(
     """
     if style not in MODIFIERS:
         raise InvalidValueError(f"--format {style}: expected {', '.join(FORMATS)}")
-    trial = Trial(module, inputs)
+    trial = MappingTrial(module, inputs)
     if style == "spinquant":
         if isinstance(normal := form(), str):
             raise InvalidValueError(f"no SpinQuant mapping of this network: {normal}")
-        return Recipe(MODIFIERS[style], *rotations_of(trial, normal))
+        return FormatRecipe(MODIFIERS[style], *rotations_of(trial, normal))
     scales = scale_lines(trial, space, parts=style == "awq")
     lines = [line for line in scales if not line.reason]
-    recipe = Recipe(MODIFIERS[style], {"mappings": []}, left_out=[line for line in scales if line.reason])
+    recipe = FormatRecipe(MODIFIERS[style], {"mappings": []}, left_out=[line for line in scales if line.reason])
     for smooth, balance, numbers in named([(line.smooth[0], line.balance) for line in lines], trial.paths):
         entry = {"smooth_layer": smooth, "balance_layers": [*balance]} if style == "awq" else [[*balance], smooth]
         recipe.arguments["mappings"].append(entry)

@@ -10,12 +10,12 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import NormalForm, SharedTurn
 
 from .names import modules_of, named
-from .trial import KEPT, Trial
+from .trial import KEPT, MappingTrial
 
 __all__ = ["rotations_of"]
 
 
-def rotations_of(trial: Trial, form: NormalForm) -> tuple[dict[str, Any], dict[str, float]]:
+def rotations_of(trial: MappingTrial, form: NormalForm) -> tuple[dict[str, Any], dict[str, float]]:
     """Returns SpinQuant's arguments, and the largest changes of an output.
 
     The keys of these are, for each norm whose gain is moved to other layers, its JSON; for a rotation of the stream
@@ -59,7 +59,7 @@ def rotations_of(trial: Trial, form: NormalForm) -> tuple[dict[str, Any], dict[s
 
 
 def _roles(
-    trial: Trial, writers: Sequence[str], readers: Sequence[str], heads: Sequence[tuple[int, str, str]]
+    trial: MappingTrial, writers: Sequence[str], readers: Sequence[str], heads: Sequence[tuple[int, str, str]]
 ) -> dict[str, str | list[str]]:
     """Returns, for each role, the names or patterns of exactly the modules that have it."""
     roles: dict[str, list[str]] = {"embedding": [path for path in writers if path in trial.embeddings]}

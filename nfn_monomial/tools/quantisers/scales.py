@@ -8,12 +8,12 @@ from typing import NamedTuple
 from nfn_monomial.space import WeightSpace
 
 from .names import modules_of
-from .trial import KEPT, Trial
+from .trial import KEPT, MappingTrial
 
 __all__ = ["Line", "scale_lines"]
 
 
-class Line(NamedTuple):
+class ScaleLine(NamedTuple):
     """A scale that parameters share.
 
     Attributes:
@@ -29,7 +29,7 @@ class Line(NamedTuple):
     error: float
 
 
-def scale_lines(trial: Trial, space: WeightSpace, *, parts: bool) -> list[Line]:
+def scale_lines(trial: MappingTrial, space: WeightSpace, *, parts: bool) -> list[ScaleLine]:
     """Returns all scales that parameters of a network share.
 
     Args:
@@ -46,11 +46,11 @@ def scale_lines(trial: Trial, space: WeightSpace, *, parts: bool) -> list[Line]:
         if not reason and not error <= KEPT:
             reason = "it is not the rows of one module that are divided and the columns of others that make up"
             error = trial.shared(space, shared)
-        lines.append(Line(smooth, balance, reason, error))
+        lines.append(ScaleLine(smooth, balance, reason, error))
     return lines
 
 
-def _why_not(trial: Trial, size: int | None, smooth: Sequence[str], balance: Sequence[str], parts: bool) -> str:
+def _why_not(trial: MappingTrial, size: int | None, smooth: Sequence[str], balance: Sequence[str], parts: bool) -> str:
     """Says why shapes and kinds of modules do not fit a line; empty if they do."""
     if len(smooth) != 1 or not balance:
         return f"a line divides one module and has some that make up, here there are {len(smooth)} and {len(balance)}"

@@ -15,14 +15,14 @@ from nfn_monomial.running import answers, largest_change
 from nfn_monomial.space import GroupElement, MonomialMatrix, SharedScale, WeightSpace
 from nfn_monomial.verify.points import Point
 
-__all__ = ["KEPT", "Trial"]
+__all__ = ["KEPT", "MappingTrial"]
 
 Tensors: TypeAlias = dict[str, Tensor]
 KEPT = 1e-9  # change of outputs, relative to the largest, that is one of rounding
 _POINTS, _DRAWS = 2, 8
 
 
-class Trial:
+class MappingTrial:
     """A module on which mappings are tried out; it is not changed.
 
     Attributes:

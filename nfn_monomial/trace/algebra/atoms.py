@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 Factor = TypeVar("Factor")
 
 
-class Product(NamedTuple):
+class Term(NamedTuple):
     """A row-major product, as one term of a sum.
 
     Attributes:
@@ -26,7 +26,7 @@ class Product(NamedTuple):
     lead: int = 1
 
 
-Structure: TypeAlias = tuple[Product, ...]
+Structure: TypeAlias = tuple[Term, ...]
 """A sum of products: of atoms, or of their sizes."""
 
 
@@ -87,7 +87,7 @@ class Atoms:
         """Returns whether its class consists of finer atoms."""
         return self.find(atom) in self._bound
 
-    def bind(self, atom: int, *structure: Product) -> None:
+    def bind(self, atom: int, *structure: Term) -> None:
         """Says what a class consists of; once."""
         root = self.find(atom)
         assert root not in self._bound, "a class is bound once, its parts are bound after that"
@@ -125,25 +125,25 @@ class Atoms:
         """Returns an atom as a sum of products of atoms that are not bound."""
         root = self.find(atom)
         if root not in self._bound:
-            return (Product((root,)),)
+            return (Term((root,)),)
         return self.sum(self._bound[root])
 
-    def sum(self, products: Sequence[Product]) -> Structure:
+    def sum(self, products: Sequence[Term]) -> Structure:
         """Returns a sum of products of atoms with all atoms taken apart.
 
         An atom that is a sum stays whole and FIXED in what several of them share, which has to be of one piece, and
         where all its parts are FIXED.
         """
-        total: list[Product] = []
-        for product, behind in zip(products, (*products[1:], Product(())), strict=True):
+        total: list[Term] = []
+        for product, behind in zip(products, (*products[1:], Term(())), strict=True):
             parts: list[Structure] = []
             for n, factor in enumerate(product.factors):
                 parts.append(self.leaves(factor))
                 if self.whole(parts[-1], product.factors[:n], max(product.lead, behind.lead)):
                     self.fix(factor, Cause("", "a concatenation inside of what others share"))
-                    parts[-1] = (Product((self.find(factor),)),)
+                    parts[-1] = (Term((self.find(factor),)),)
             (first, _), *rest = row_major(parts, self.extent)
-            total += [Product(first, product.lead), *(Product(*part) for part in rest)]
+            total += [Term(first, product.lead), *(Term(*part) for part in rest)]
         return tuple(total)
 
     def whole(self, parts: Sequence[tuple[tuple[int, ...], int]], before: tuple[int, ...], shared: int) -> bool:
@@ -162,7 +162,7 @@ class Atoms:
 
     def sizes(self, structure: Structure) -> Structure:
         """Returns a sum of products of sizes, in place of atoms."""
-        return tuple(Product(tuple(self._size[a] for a in product.factors), product.lead) for product in structure)
+        return tuple(Term(tuple(self._size[a] for a in product.factors), product.lead) for product in structure)
 
     def extent(self, factors: tuple[int, ...]) -> int:
         """Returns the number of indices of a product."""

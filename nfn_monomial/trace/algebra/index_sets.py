@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .atoms import Atoms, Cause, Product, Structure, row_major
+from .atoms import Atoms, Cause, Structure, Term, row_major
 from .forms import Form
 from .values import UNIT, Dimension, Index, Segment, Value, blocks, extent, indices, is_unit, sizes
 
@@ -151,7 +151,7 @@ class IndexSets:
         if any(product.lead % lead for product in products[1:]) or self.atoms.cause(dim[0].indices[-1].atom):
             return False
         parts = [
-            Product(tuple(map(self.atoms.new, factors[len(shared) :])), max(beside // lead, 1))
+            Term(tuple(map(self.atoms.new, factors[len(shared) :])), max(beside // lead, 1))
             for factors, beside in products
         ]
         self.atoms.bind(dim[0].indices[-1].atom, *parts)
@@ -187,7 +187,7 @@ class IndexSets:
             return (index,)
         parts = self.atoms.new(lead, cause), self.atoms.new(index.size // lead, cause)
         if cause is None:
-            self.atoms.bind(index.atom, Product(parts))
+            self.atoms.bind(index.atom, Term(parts))
         return tuple(self.index(self.atoms.size(part), atom=part) for part in parts)
 
     def cut(self, segment: Segment, size: int) -> tuple[Segment, Segment]:
@@ -202,7 +202,7 @@ class IndexSets:
         cause = self.atoms.cause(lead.atom)
         parts = [self.atoms.new(n, cause) if n > 1 else None for n in counts]
         if cause is None:
-            self.atoms.bind(lead.atom, *(Product(() if part is None else (part,)) for part in parts))
+            self.atoms.bind(lead.atom, *(Term(() if part is None else (part,)) for part in parts))
         first, second = (() if p is None else (self.index(n, atom=p),) for p, n in zip(parts, counts, strict=True))
         # the same inner atoms on both sides: another role, so other tokens
         return (Segment((*first, *rest), segment.const), Segment((*second, *map(self.renamed, rest)), segment.const))

@@ -42,7 +42,7 @@ class OpaqueError(Exception):
     """Is raised by a rule that cannot say what an operation does: all that meets in it is FIXED."""
 
 
-class Step(NamedTuple):
+class Meeting(NamedTuple):
     """Values that met in one step, and the pairs of tokens that it said are the same index."""
 
     values: tuple[Value, ...]
@@ -70,7 +70,7 @@ class Run:
         self.sets = IndexSets(self.demand)
         self.unknowns: list[Unknown] = []
         self.flows: dict[int, int] = {}
-        self.steps: list[Step] = []
+        self.steps: list[Meeting] = []
         self.short: list[str] = []
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.used: frozenset[int] = frozenset()
@@ -139,7 +139,7 @@ class Run:
 
     def note(self, x: Value, *others: Value) -> Value:
         """Records values that met, with the ties since the last record, and returns the first value."""
-        self.steps.append(Step((x, *others), tuple(self.sets.ties)))
+        self.steps.append(Meeting((x, *others), tuple(self.sets.ties)))
         self.sets.ties.clear()
         return x
 

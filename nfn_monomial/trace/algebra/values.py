@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from .atoms import Product, Structure
+from .atoms import Structure, Term
 from .forms import ZERO, Form
 
 
@@ -135,7 +135,7 @@ def extent(dim: Dimension) -> int:
 
 def sizes(dim: Dimension) -> Structure:
     """Returns a dimension as a sum of products of sizes."""
-    return tuple(Product(tuple(index.size for index in segment.indices), segment.lead) for segment in dim)
+    return tuple(Term(tuple(index.size for index in segment.indices), segment.lead) for segment in dim)
 
 
 def blocks(dim: Dimension, lead: int = 1) -> list[Dimension]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from nfn_monomial.trace.algebra.run import Run, Step
+from nfn_monomial.trace.algebra.run import Meeting, Run
 from nfn_monomial.trace.algebra.values import Index, Segment, Value, indices
 
 Find: TypeAlias = Callable[[int], int]  # the class of an atom
@@ -26,7 +26,7 @@ def nests_of(run: Run, classes: Iterable[int], parameters: Iterable[Value]) -> d
         parameters: in each a nested index has to come after the one that it belongs to.
     """
     find = run.sets.atoms.find
-    steps = [Step(tuple(map(run.sets.resolved, step.values)), step.ties) for step in run.steps]
+    steps = [Meeting(tuple(map(run.sets.resolved, step.values)), step.ties) for step in run.steps]
     candidates, ahead = _candidates(find, steps, set(classes))
     for step in steps:
         _filter(find, step, candidates)
@@ -69,7 +69,7 @@ def segments(x: Value) -> Iterable[tuple[Segment, list[Segment]]]:
 
 
 def _candidates(
-    find: Find, steps: Iterable[Step], wanted: set[int]
+    find: Find, steps: Iterable[Meeting], wanted: set[int]
 ) -> tuple[dict[int, list[int]], set[tuple[int, int]]]:
     """Returns, for each class, those that occur wherever it does; and pairs of which one comes first in products."""
     candidates: dict[int, list[int]] = {}
@@ -99,7 +99,7 @@ def parent_index(find: Find, segment: Segment, others: Sequence[Segment], child:
     return near[-1] if near else None
 
 
-def _filter(find: Find, step: Step, candidates: dict[int, list[int]]) -> None:
+def _filter(find: Find, step: Meeting, candidates: dict[int, list[int]]) -> None:
     """Strikes out parents of a class whose indices a step ties without tying the parent's."""
     tied: dict[int, int] = {}
 

@@ -308,9 +308,9 @@ def test_draws() -> None:
 
 
 def test_validation_is_drawn_where_a_column_has_none() -> None:
-    from nfn_monomial.benchmarks.data.formats.result_tables import Line
+    from nfn_monomial.benchmarks.data.formats.result_tables import TableLine
 
-    lines = [Line(f"line {i}", {"s": "test" if i > 20 else "train"}) for i in range(30)]
+    lines = [TableLine(f"line {i}", {"s": "test" if i > 20 else "train"}) for i in range(30)]
     sides, said = sides_by("s", lines, range(30), list(range(30)), 0)
     assert [sides.count(side) for side in ("train", "val", "test")] == [18, 3, 9]
     assert said == "by the column s, val drawn from train with seed 0"

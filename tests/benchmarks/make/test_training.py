@@ -12,7 +12,7 @@ from torch.nn.utils import vector_to_parameters
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.make.config import Hyperparameters
-from nfn_monomial.benchmarks.make.training import Plan, _logits, initial_parameters, train_group
+from nfn_monomial.benchmarks.make.training import TrainingDraws, _logits, initial_parameters, train_group
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 
 NORMAL = ResidualCNN(1, (4, 5), (1, 1), (3, 4), normalised=True, activations=("tanh",), classes=10)
@@ -63,7 +63,7 @@ def test_training_is_that_of_torch(digits: Images, architecture: Architecture, n
     one = drawn(7, optimizer=name, learning_rate=0.1 if name == "sgd" else 3e-3, l2reg=1e-2, dropout=dropout)
     shapes = [(32, 4, 4, 8), (32, 4, 4, 9)] if dropout else []  # of SMALL on digits, channels last
     sizes = [torch.Size(shape).numel() for shape in shapes]
-    plan = Plan(one, architecture.sized(), len(digits.train), 32, sum(sizes))
+    plan = TrainingDraws(one, architecture.sized(), len(digits.train), 32, sum(sizes))
     trained, accuracy = train_group([one], digits, architecture)
     module = architecture.module()
     vector_to_parameters(plan.weights, module.parameters())
@@ -117,7 +117,7 @@ def test_networks_side_by_side_answer_as_their_modules(architecture: Architectur
 
 
 def test_plan_draws_every_image_of_its_share_once_an_epoch() -> None:
-    plan = Plan(drawn(1, epochs=8, train_fraction=0.5), SMALL.sized(), images=128, batch=32)
+    plan = TrainingDraws(drawn(1, epochs=8, train_fraction=0.5), SMALL.sized(), images=128, batch=32)
     assert plan.steps == 16
     assert len(set(plan.subset.tolist())) == 64
     epochs = plan.order.view(8, 64)

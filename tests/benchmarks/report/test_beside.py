@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nfn_monomial.benchmarks.report.beside import beside_paper, verdict
 from nfn_monomial.benchmarks.report.published import PAPER
-from nfn_monomial.benchmarks.report.tables import Mean
+from nfn_monomial.benchmarks.report.tables import Estimate
 from nfn_monomial.tools.report import Report, Table
 
 NUMBERS = st.floats(0.01, 100)
@@ -66,13 +66,13 @@ def test_claims_are_judged() -> None:
 @given(NUMBERS, NUMBERS, ERRORS, ERRORS)
 def test_verdicts_agree_with_one_another(a: float, b: float, first: float | None, second: float | None) -> None:
     """A larger number is not the same, nor smaller; if both are scaled, nothing changes."""
-    x, y = Mean(a, first), Mean(b, second)
+    x, y = Estimate(a, first), Estimate(b, second)
     larger, least, same, smaller = (verdict(*pair)[0] for pair in ((x, ">", y), (x, ">=", y), (x, "=", y), (y, ">", x)))
     if larger == "holds":
         assert (least, same, smaller) == ("holds", "does not hold", "does not hold")
     assert not (least == "does not hold" and smaller != "holds")
     assert verdict(y, "=", x)[0] == same
-    doubled = [Mean(2 * m.mean, None if m.error is None else 2 * m.error) for m in (x, y)]
+    doubled = [Estimate(2 * m.mean, None if m.error is None else 2 * m.error) for m in (x, y)]
     assert verdict(doubled[0], ">", doubled[1])[0] == larger
     if first is not None and second is not None and abs(a - b) < 1.9 * math.hypot(first, second):
         assert larger != "holds"

@@ -16,7 +16,7 @@ from made_up_runs import made_up_run
 from rich.console import Console
 
 from nfn_monomial.benchmarks.report.figures import draw_learning
-from nfn_monomial.benchmarks.report.tables import COLUMNS, Mean, by_model, model_table, over, record_of
+from nfn_monomial.benchmarks.report.tables import COLUMNS, Estimate, by_model, model_table, over, record_of
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.report import Report, Table, panels
@@ -40,13 +40,13 @@ def shown(table: Table, width: int) -> str:
 
 
 def test_mean_and_standard_error() -> None:
-    assert Mean.of([0.5]) == Mean(0.5, None)
-    assert Mean.of([0.5]).show() == "0.500", "one seed has no error"
-    mean = Mean.of(iter([1.0, 2.0, 3.0]))
+    assert Estimate.of([0.5]) == Estimate(0.5, None)
+    assert Estimate.of([0.5]).show() == "0.500", "one seed has no error"
+    mean = Estimate.of(iter([1.0, 2.0, 3.0]))
     assert mean.mean == 2
     assert mean.error == pytest.approx(3**-0.5)  # not the standard deviation, which is 1
     assert mean.show(2) == "2.00 ±0.58"
-    assert Mean.of([0.25, 0.25]).show(1) == "0.2 ±0.0"
+    assert Estimate.of([0.25, 0.25]).show(1) == "0.2 ±0.0"
 
     assert (over([1, 1]), over([1], "pair")) == ("one seed", "one pair")
     assert over([4, 4], "pair") == "mean ± standard error over pairs (4)"

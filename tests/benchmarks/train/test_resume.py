@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
+from nfn_monomial.benchmarks.train.checkpoint import UnfinishedTraining
 from nfn_monomial.benchmarks.train.loop import FitResult, fit
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, sweep
@@ -86,18 +86,18 @@ def test_every_cut_continues_exactly(whole: Outcome, path: Path) -> None:
     for cut in (0, 1, 4, 5, 9, CALLS - 2, CALLS - 1):  # in steps, in validations, and in the measured step
         with pytest.raises(KeyboardInterrupt):
             train(path, cut=cut)
-        assert Checkpoint(path).file.exists() == (cut >= EPOCH)
+        assert UnfinishedTraining(path).file.exists() == (cut >= EPOCH)
         again: list[int] = []
         assert_identical(train(path, calls=again), whole)
         assert len(again) == CALLS - cut // EPOCH * EPOCH, "from the last epoch that was finished"
-        Checkpoint(path).remove()
+        UnfinishedTraining(path).remove()
 
 
 def test_a_training_is_written_no_more_often_than_it_may_be(whole: Outcome, path: Path) -> None:
     seldom = replace(CONFIG, checkpoint_seconds=1e9)
     with pytest.raises(KeyboardInterrupt):
         train(path, seldom, cut=CALLS - 1)
-    assert not Checkpoint(path).file.exists()
+    assert not UnfinishedTraining(path).file.exists()
     assert_identical(train(path, seldom), whole)
 
 
@@ -120,7 +120,7 @@ def test_any_damage_leads_to_the_same_result(share: float, flipped: int | None) 
         file = Path(folder) / "run"
         with suppress(KeyboardInterrupt):
             train(file, cut=9)
-        written = Checkpoint(file).file
+        written = UnfinishedTraining(file).file
         content = bytearray(written.read_bytes())
         place = int(share * len(content))
         if flipped is None:

@@ -15,7 +15,7 @@ from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpa
 from nfn_monomial.canonical import newton
 from nfn_monomial.canonical.balance import Balance, balance
 from nfn_monomial.canonical.least_norm import encoded, supported
-from nfn_monomial.canonical.newton import Factor
+from nfn_monomial.canonical.newton import ScaleFactor
 from nfn_monomial.canonical.signs import canonical_signs
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_element
@@ -133,7 +133,7 @@ charges = st.sampled_from([-2, -1, -1, 1, 1, 2, 3])
 @given(st.integers(1, 6), st.data())
 def test_supported_terms_are_those_of_a_linear_programme(unknowns, data):
     """Coefficients that are 1 or more are looked for, of as many terms as can have them at once."""
-    factors = st.builds(Factor, st.integers(0, unknowns - 1), charges, st.just((1,)))
+    factors = st.builds(ScaleFactor, st.integers(0, unknowns - 1), charges, st.just((1,)))
     terms = data.draw(st.lists(st.lists(factors, min_size=1, max_size=3).map(tuple), min_size=1, max_size=12))
     matrix = np.zeros((unknowns, len(terms)))
     for number, term in enumerate(terms):
@@ -148,13 +148,13 @@ def test_supported_terms_are_those_of_a_linear_programme(unknowns, data):
 
 def test_supported_terms_of_a_deep_network_and_of_a_cycle():
     """A term that nothing takes back could shrink for ever, and so could what needs it."""
-    deep = [(Factor(i, 1, (1,)), *([Factor(i - 1, -1, (2,))] if i else [])) for i in range(300)]
+    deep = [(ScaleFactor(i, 1, (1,)), *([ScaleFactor(i - 1, -1, (2,))] if i else [])) for i in range(300)]
     assert not any(supported(tuple(deep)))
-    assert all(supported((*deep, (Factor(299, -1, (1,)),))))
+    assert all(supported((*deep, (ScaleFactor(299, -1, (1,)),))))
     there, back, away = (
-        (Factor(0, 2, (1,)), Factor(1, -1, (2,))),
-        (Factor(0, -2, (1,)), Factor(1, 1, (2,))),
-        (Factor(1, 1, (1,)),),
+        (ScaleFactor(0, 2, (1,)), ScaleFactor(1, -1, (2,))),
+        (ScaleFactor(0, -2, (1,)), ScaleFactor(1, 1, (2,))),
+        (ScaleFactor(1, 1, (1,)),),
     )
     assert supported((there, back, there, away)) == (True, True, True, False)
 
@@ -349,7 +349,9 @@ def test_sums_of_incoming_entries_are_positive():
 
 def test_the_operator_passes_the_checks_of_torch():
     logs = [(t.double().square() + 0.1).log() for t in (torch.rand(2, 2), torch.rand(2, 2, 2), torch.rand(2, 2))]
-    factors = encoded([(Factor(0, 1, (1,)),), (Factor(1, 1, (1,)), Factor(0, -1, (2,))), (Factor(1, -1, (1,)),)])
+    factors = encoded(
+        [(ScaleFactor(0, 1, (1,)),), (ScaleFactor(1, 1, (1,)), ScaleFactor(0, -1, (2,))), (ScaleFactor(1, -1, (1,)),)]
+    )
     torch.library.opcheck(torch.ops.nfn_monomial.log_scales.default, (logs, factors))
 
 

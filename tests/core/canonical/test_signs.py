@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nfn_monomial.canonical.charges import Gauge
+from nfn_monomial.canonical.charges import NodeGauge
 from nfn_monomial.canonical.signs import SignBasis
 from nfn_monomial.linear_algebra import Span
 
@@ -20,5 +20,5 @@ def test_any_signs_of_independent_classes_are_those_of_gauges(classes, random):
     signs = torch.tensor([random.choice((-1.0, 1.0)) for _ in independent])
     of_gauges = basis.of_gauges(signs)
     for flips in classes:
-        flipped = [of_gauges.get(Gauge("node", i), 1.0) for i in range(5) if flips >> i & 1]
+        flipped = [of_gauges.get(NodeGauge("node", i), 1.0) for i in range(5) if flips >> i & 1]
         assert float(basis.sign(signs, flips)) == math.prod(map(float, flipped))

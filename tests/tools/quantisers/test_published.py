@@ -12,7 +12,7 @@ from torch import nn
 
 from nfn_monomial.tools import find_symmetries
 from nfn_monomial.tools.definitions.define import define
-from nfn_monomial.tools.quantisers.trial import KEPT, Trial
+from nfn_monomial.tools.quantisers.trial import KEPT, MappingTrial
 
 QKV = ["re:.*q_proj", "re:.*k_proj", "re:.*v_proj"]
 SMOOTH = [("re:.*input_layernorm", QKV), ("re:.*post_attention_layernorm", ["re:.*gate_proj", "re:.*up_proj"])]
@@ -93,7 +93,7 @@ def test_every_legal_line_is_found_and_no_other(
     """Whether a published line is legal is measured, apart from the group: what the tool does, done at random."""
     module = make().eval()
     own, _ = lines_of(module, style)
-    trial = Trial(module, (decoders.example_inputs(),))
+    trial = MappingTrial(module, (decoders.example_inputs(),))
     for target, balance in table:
         for smooth, others in resolved(target, balance, paths_of(module)):
             if target in illegal:
