@@ -10,7 +10,7 @@ from nfn_monomial.space import WeightSpace
 from .names import modules_of
 from .trial import KEPT, MappingTrial
 
-__all__ = ["Line", "scale_lines"]
+__all__ = ["ScaleLine", "scale_lines"]
 
 
 class ScaleLine(NamedTuple):
