@@ -85,8 +85,7 @@ def _probed(target: OpOverload, spec: Any, *leaves: Any) -> Probe | None:
     generator = torch.Generator().manual_seed(0)
     likes = [leaf for leaf in leaves if isinstance(leaf, Like)]
     draws = [
-        [torch.randn(like.shape, dtype=torch.float64, generator=generator) * size for like in likes]
-        for size in _SIZES
+        [torch.randn(like.shape, dtype=torch.float64, generator=generator) * size for like in likes] for size in _SIZES
     ]
     draws.append([tensor.abs() for tensor in draws[0]])  # for operators of positive numbers
     known = []
