@@ -55,6 +55,7 @@ def lazy(
             super().__setattr__(name, value)
 
         def __dir__(self) -> list[str]:
-            return sorted({*super().__dir__(), *names, *module_of})
+            inside = (module for module in names if "." not in module)
+            return sorted({*super().__dir__(), *inside, *module_of})
 
     sys.modules[package].__class__ = Door

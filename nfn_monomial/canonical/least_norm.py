@@ -136,6 +136,8 @@ def supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
                     other[k] = other.get(k, 0) - factor // common * entry
                     if not other[k]:
                         del other[k]
+                if times > 1 and (shared := math.gcd(*other.values())) > 1:  # else digits double with every step
+                    other.update({k: entry // shared for k, entry in other.items()})
         rows[entering] = row
 
     rows = {unsolved: {k: entry for k, entry in row.items() if entry} for unsolved, row in rows.items()}

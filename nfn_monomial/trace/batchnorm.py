@@ -16,7 +16,7 @@ from .graph import operation, program_of
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_NORMS = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
 
 
 class Fold(NamedTuple):
@@ -91,7 +91,7 @@ def folds_of(module: nn.Module, inputs: Any, kwargs: Mapping[str, Any] | None = 
         if norm is None or layer is None or not isinstance(node.args[3], fx.Node):
             continue
         before, after = module.get_submodule(layer), module.get_submodule(norm)
-        if type(before) in (*_LAYERS, *_TRANSPOSED) and type(after) in _NORMS:
+        if type(before) in (*_LAYERS, *_TRANSPOSED) and type(after).forward in _NORMS:
             groups = getattr(before, "groups", None) if isinstance(before, _TRANSPOSED) else None
             eps, affine = getattr(after, "eps", 0.0), getattr(after, "weight", None) is not None
             folds.append(Fold(layer, norm, eps, before.bias is not None, affine, groups))

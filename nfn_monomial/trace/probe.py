@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from .decomposed import Like
 
-_DRAWS = 3
+_SIZES = (1.0, 0.1, 100.0)  # of random entries: some operators do other things with large ones
 _MOST_ENTRIES = 2**20  # of all arguments together
 _MOST_SECONDS = 0.5  # of one call, of which there are some hundred
 _TOLERANCE = 1e-10  # of the largest entry of an output
@@ -85,8 +85,7 @@ def _probed(target: OpOverload, spec: Any, *leaves: Any) -> Probe | None:
     generator = torch.Generator().manual_seed(0)
     likes = [leaf for leaf in leaves if isinstance(leaf, Like)]
     draws = [
-        [torch.randn(like.shape, dtype=torch.float64, generator=generator) * size for like in likes]
-        for size in (1.0, 0.1, 3.0)[:_DRAWS]
+        [torch.randn(like.shape, dtype=torch.float64, generator=generator) * size for like in likes] for size in _SIZES
     ]
     draws.append([tensor.abs() for tensor in draws[0]])  # for operators of positive numbers
     known = []

@@ -11,6 +11,7 @@ from typing import TypeGuard
 import pytest
 
 import nfn_monomial
+from nfn_monomial import tools
 
 LARGE = {"matplotlib", "pandas", "rich", "scipy", "sklearn", "sympy", "torch._dynamo", "torch._inductor"}
 STEPS = """import sys
@@ -178,3 +179,8 @@ def test_a_door_says_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.M
     room = importlib.import_module("room_to_paint")
     with pytest.raises(KeyError, match=r"room_to_paint\.paint needs no_such_package"):
         room.paint  # noqa: B018
+
+
+def test_packages_list_names_that_can_be_written():
+    for package in (nfn_monomial, nfn_monomial.nn, tools):
+        assert all(name.isidentifier() and hasattr(package, name) for name in dir(package))

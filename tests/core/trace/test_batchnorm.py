@@ -88,3 +88,17 @@ def test_a_norm_that_does_more_than_that_stays() -> None:
 
     with pytest.raises(ValueError, match="nothing to fold"):
         fold_batchnorm(nn.Sequential(nn.Linear(2, 3), Activated(3)), torch.randn(5, 2))
+
+
+def test_a_class_that_does_what_a_norm_does_is_folded() -> None:
+    class Zero(nn.BatchNorm1d):
+        def reset_parameters(self) -> None:
+            super().reset_parameters()
+            nn.init.zeros_(self.weight)
+
+    net, x = nn.Sequential(nn.Linear(2, 3), Zero(3)).eval(), torch.randn(5, 2)
+    with torch.no_grad():
+        net[1].running_mean.normal_()
+    folded = fold_batchnorm(net, x)
+    assert isinstance(folded[1], nn.Identity)
+    assert torch.allclose(folded(x), net(x), atol=1e-6)

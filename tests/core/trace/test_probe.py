@@ -28,6 +28,9 @@ PLACED = custom("placed", "(Tensor x) -> Tensor", lambda x: x * torch.arange(1, 
 CIRCULAR = custom(
     "circular", "(Tensor x, Tensor y) -> Tensor", lambda x, y: sum(x.roll(n, -1) * y[..., n : n + 1] for n in range(2))
 )
+LARGE = custom(
+    "large", "(Tensor x) -> Tensor", lambda x: torch.where(x.abs() > 50, x * torch.arange(1, x.shape[-1] + 1), x)
+)
 DRAWN = custom("drawn", "(Tensor x) -> Tensor", lambda x: x + torch.rand_like(x))
 UNREAD = custom("unread", "(Tensor x, Tensor y) -> Tensor", lambda x, y: x.tanh())
 
@@ -53,6 +56,10 @@ def between(function) -> nn.Module:
 def test_what_acts_entry_by_entry_is_recognised():
     assert probed(torch.ops.aten.special_bessel_j0.default, (5, 6)) == Probe(True, ())
     assert probed(PLACED, (5, 6)) == Probe(False, (Tie(((0, 0),), ((0, 0),)),))
+
+
+def test_large_numbers_are_tried_too():
+    assert probed(LARGE, (5, 6)) == Probe(False, (Tie(((0, 0),), ((0, 0),)),))
 
 
 def test_dimensions_are_permuted_alone_or_together():
