@@ -78,16 +78,14 @@ def test_one_order_cannot_follow_two():
     assert (0, 1) not in {place for tie in kept.ties for place in tie.outputs}
 
 
-def test_what_cannot_be_run_alone_is_not_probed(monkeypatch):
+def test_what_cannot_be_run_alone_is_not_probed():
     assert probed(DRAWN, (5, 6)) is None
     assert probed(SINGLE, (5, 6)) is None
     assert probed(torch.ops.aten.tanh_.default, (5, 6)) is None
-    assert probed(torch.ops.aten.special_bessel_j1.default, (2**12, 2**12)) is None
+    assert probed(torch.ops.aten.special_bessel_j1.default, (2**9, 2**9)) is None
     assert probe.probe(torch.while_loop, (), {}) is None
     whole = Like((5, 6), torch.int64)
     assert probe.probe(torch.ops.aten.special_bessel_j1.default, (whole,), {}) is None
-    monkeypatch.setattr(probe, "_MOST_SECONDS", 0.0)
-    assert probed(torch.ops.aten.special_bessel_j1.default, (5, 7)) is None
 
 
 def test_no_random_number_is_taken_from_others():
