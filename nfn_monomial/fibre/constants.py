@@ -8,20 +8,51 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.trace.decomposed import is_linear
 from nfn_monomial.trace.graph import Program, facts_of, operation
 
-from .flow import Flow, norm_before
+from .flow import Flow, Source, Tensors, norm_before
 from .slopes import Slope, Slopes
-from .sources import Source, Tensors
 
 _RTOL = 1e-9
 _ATOL = 1e-12
 _GATES = {"lstm": 1.0, "rnn_tanh": 1.0, "rnn_relu": 1.0, "gru": 2 / 3}  # the share of gates that add two biases
+
+
+class Statistics(NamedTuple):
+    """Names of the tensors of one batch norm, which returns ``gain (x - mean) / sqrt(variance + eps) + shift``."""
+
+    gain: str
+    shift: str
+    mean: str
+    variance: str
+    eps: float
+
+    def replaced(self, tensors: Tensors, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        """Returns tensors of networks with these statistics in place of their own, and the same function."""
+        gain, shift, center, spread = (tensors[name] for name in self[:4])
+        taken = gain * ((variance + self.eps) / (spread + self.eps)).sqrt()
+        shift = shift + taken * mean / (variance + self.eps).sqrt() - gain * center / (spread + self.eps).sqrt()
+        return {**tensors, self.gain: taken, self.shift: shift, self.mean: mean, self.variance: variance}
+
+
+def statistics_of(program: Program, space: WeightSpace) -> list[Statistics]:
+    """Returns the statistics of all batch norms with gain and shift whose tensors nothing else reads."""
+    names = list(program.parameters.values())
+    norms = []
+    for node in program.graph.nodes:
+        if node.op == "call_function" and operation(node) == "batch_norm" and all(node.args[1:5]):
+            four = [program.parameters.get(arg.name, "") for arg in node.args[1:5]]
+            alone = all(names.count(name) == 1 for name in four) and all(len(arg.users) == 1 for arg in node.args[1:5])
+            if alone and all(name in space.parameters for name in four) and not node.args[5]:
+                gain, shift, mean, variance = four
+                norms.append(Statistics(gain, shift, mean, variance, node.args[7]))
+    return norms
 
 
 class Constants:
@@ -29,15 +60,18 @@ class Constants:
 
     Args:
         program: a network's computation.
+        space: of its parameters.
         parts: sizes of the parts that parameters of one dimension are the concatenation of.
 
     Attributes:
         sources: what is given away, each by itself and all together.
+        statistics: of batch norms, which become those of a fresh one.
         generating: parameters that meet no input as such, but only in values computed from them, as generated weights.
     """
 
-    def __init__(self, program: Program, parts: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, program: Program, space: WeightSpace, parts: Mapping[str, Sequence[int]]) -> None:
         self.program = program
+        self.statistics = statistics_of(program, space)
         self.sources: list[Source] = []
         self.generating = self._generating()
         self._candidates = [*self._in_cells(), *self._added(parts)]

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .kinds import Fibre
-from .places import shape_of
-from .turns import Rotary, Rotation
+from .derive import Fibre
+from .kinds import Rotary, Rotation, shape_of
 
 KINDS = {
     "scales": "positive scales of neurons",

@@ -10,8 +10,8 @@ from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
-from .kinds import Fibre
-from .turns import Linear, Rotary, Rotation, Turn
+from .derive import Fibre
+from .kinds import Linear, Rotary, Rotation, Turn
 
 
 def left_of(fibre: Fibre) -> WeightSpace:
@@ -24,7 +24,7 @@ def left_of(fibre: Fibre) -> WeightSpace:
     """
     space = fibre.whole
     gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}
-    gone |= fibre.emptied() | {name for norm in fibre.statistics for name in (norm.mean, norm.variance)}
+    gone |= fibre.emptied() | {name for norm in fibre.constants.statistics for name in (norm.mean, norm.variance)}
     turns = {turn.node: turn for turn in fibre.turns}
     folded: dict[str, set[int]] = {}
     for gain in fibre.gains:
