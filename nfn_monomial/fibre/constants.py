@@ -7,9 +7,10 @@ parameter that is added takes it over, or a softmax or a norm subtracts it. Wher
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from nfn_monomial.space.weight_space import WeightSpace
@@ -66,14 +67,15 @@ class Constants:
     Attributes:
         sources: what is given away, each by itself and all together.
         statistics: of batch norms, which become those of a fresh one.
-        generating: parameters that meet no input as such, but only in values computed from them, as generated weights.
+        idle: names of parameters that do not matter once constants are given away.
     """
 
     def __init__(self, program: Program, space: WeightSpace, parts: Mapping[str, Sequence[int]]) -> None:
         self.program = program
         self.statistics = statistics_of(program, space)
         self.sources: list[Source] = []
-        self.generating = self._generating()
+        self.idle: set[str] = set()
+        self._generating = self._parameters_that_generate()
         self._candidates = [*self._in_cells(), *self._added(parts)]
         self._live: set[Any] = set()  # nodes whose values change on the way
 
@@ -103,18 +105,29 @@ class Constants:
             if len(refused) == before:
                 return
 
+    def find_idle(self, slopes: Slopes) -> None:
+        """Finds parameters that do not matter once constants are given away: they give nothing away themselves."""
+        idle = self._generating & {*slopes.space.parameters} - self.emptied()
+        for slope in slopes.at(self.given_away) if idle else ():
+            idle = {name for name in idle if slope.ignores(name)}
+        self.idle = idle
+        self.sources = [source for source in self.sources if source.parameter not in idle]
+
     def emptied(self) -> set[str]:
-        """Parameters that give all away that they hold."""
+        """Returns the parameters that give all away that they hold, or are idle."""
         shapes = {name: t.shape for name, t in self.program.tensors.items()}
         counts = {name: sum(s.dimension(shapes[name]) for s in self.sources if s.parameter == name) for name in shapes}
-        return {name for name, shape in shapes.items() if counts[name] == shape.numel()}
+        return {name for name, shape in shapes.items() if counts[name] == shape.numel()} | self.idle
 
-    def leave_out(self, names: Set[str], kinds: Collection[str] = ("all", "rows", "mean", "norm")) -> None:
-        """Forgets what parameters give away, of these kinds."""
-        self.sources = [s for s in self.sources if s.kind not in kinds or s.parameter not in names]
+    def leave_out_means(self, names: Set[str]) -> None:
+        """Forgets the means that parameters give away, as a norm subtracts these anyhow."""
+        self.sources = [s for s in self.sources if s.kind not in ("mean", "norm") or s.parameter not in names]
 
     def given_away(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Parameters of one network, of which every source has given all that it can."""
+        """Returns parameters of one network, of which every source and batch norm has given all that it can."""
+        for norm in self.statistics:
+            fresh = torch.zeros_like(tensors[norm.mean]), torch.ones_like(tensors[norm.variance])
+            tensors = norm.replaced(tensors, *fresh)
         return self._moved(tensors, lambda source, now: source.part(now[source.parameter], now))
 
     def moved(self, tensors: Tensors, constants: Mapping[Source, Tensor]) -> dict[str, Tensor]:
@@ -181,13 +194,13 @@ class Constants:
                 yield Source(name, "mean")
             elif tensors[name].ndim > 1 and _are_added(users[name]):
                 yield Source(name, "rows")
-            elif name in self.generating:
+            elif name in self._generating:
                 yield Source(name)
             elif tensors[name].ndim == 2 and (gain := self._gain_before(users[name])):
                 yield Source(name, "norm", gain=gain)
 
-    def _generating(self) -> set[str]:
-        """Parameters that no operation reads beside a value that depends on inputs."""
+    def _parameters_that_generate(self) -> set[str]:
+        """Returns parameters that no operation reads beside a value that depends on inputs, as of generated weights."""
         names, moving = set(self.program.parameters.values()), set[Any]()
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
@@ -215,7 +228,7 @@ class Constants:
 
 
 def _are_added(users: Sequence[Any]) -> bool:
-    """Whether what reads a parameter looks its rows up or adds it, and does not multiply with it."""
+    """Returns True if a parameter's rows are looked up, or it is added, and nothing is multiplied by it."""
 
     def adds(user: Any) -> bool:
         return operation(user) in ("add", "cat") or facts_of(user).family == "look-up"

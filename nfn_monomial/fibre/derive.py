@@ -17,7 +17,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.trace.graph import Program
 
 from .constants import Constants
-from .kinds import Gain, Left, Linear, Mean, Rotary, Rotation, Shift, Turn, fold, places_of, shape_of
+from .kinds import Gain, Linear, Mean, Remaining, Rotary, Rotation, Shift, Turn, fold, places_of, shape_of
 from .slopes import Slopes
 
 Tensors = Mapping[str, Tensor]
@@ -30,9 +30,7 @@ class Fibre:
     Attributes:
         whole: the space of its parameters, with the monomial group.
         constants: what flows from parameter to parameter.
-        frozen: names of tensors that stay as they are.
         unused: names of parameters that nothing reads.
-        idle: names of parameters that do not matter once constants are given away.
         gains: what is folded into others, one after the other.
         charges: node and charge of an axis -> its charge under what is left when gains are 1, and axes of what acted
             on the gains as a whole, see `fold`.
@@ -43,18 +41,12 @@ class Fibre:
 
     whole: WeightSpace
     constants: Constants
-    frozen: frozenset[str]
     unused: frozenset[str]
-    idle: set[str] = field(default_factory=set)
     gains: list[Gain] = field(default_factory=list)
-    charges: dict[tuple[str, tuple[int, ...]], Left] = field(default_factory=dict)
+    charges: dict[tuple[str, tuple[int, ...]], Remaining] = field(default_factory=dict)
     shifts: list[Shift] = field(default_factory=list)
     means: list[Place] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-
-    def emptied(self) -> set[str]:
-        """Parameters that hold nothing once constants are given away."""
-        return self.constants.emptied() | self.idle
 
     def pieces_of(self, parameters: Iterable[str]) -> set[str]:
         """The pieces of some parameters."""
@@ -69,11 +61,7 @@ class Fibre:
 
     def reduced(self, tensors: Tensors) -> dict[str, Tensor]:
         """Networks ``(B, *shape)`` as pieces: without what other parameters take over, and means that nobody sees."""
-        tensors = dict(tensors)
-        for norm in self.constants.statistics:
-            fresh = torch.zeros_like(tensors[norm.mean]), torch.ones_like(tensors[norm.variance])
-            tensors = norm.replaced(tensors, *fresh)
-        constant_free = torch.func.vmap(self.constants.given_away)(tensors)
+        constant_free = torch.func.vmap(self.constants.given_away)(dict(tensors))
         x = pieces(self.whole, constant_free, self.whole.sizes())
         carried = {
             place: place.mean(place.scaled(x[place.piece], shift.per_neuron(x[shift.piece])))
@@ -92,11 +80,11 @@ class Fibre:
             x[place.piece] = place.centred(x[place.piece]) + mean
         for place in self.means:
             x[place.piece] = place.centred(x[place.piece])
-        dead = {*self.whole.dead, *self.pieces_of(self.idle)}
+        dead = {*self.whole.dead, *self.pieces_of(self.constants.idle)}
         return {n: torch.zeros_like(t) if n in dead else t for n, t in x.items()}
 
 
-def fibre_of(program: Program, space: WeightSpace, slopes: Slopes, frozen: frozenset[str]) -> Fibre:
+def fibre_of(program: Program, space: WeightSpace, slopes: Slopes) -> Fibre:
     """Finds everything that leaves a module's function as it is, of the kinds that are known here.
 
     Each kind has candidates, by the charges of axes, which have to survive at every random point.
@@ -105,7 +93,6 @@ def fibre_of(program: Program, space: WeightSpace, slopes: Slopes, frozen: froze
         program: the module's computation.
         space: of its parameters.
         slopes: its gradients at random points.
-        frozen: names of tensors that stay as they are.
     """
     every = places_of(space)
     parts = {name: [math.prod(shape_of(space, p)) for p in names] for name, names in space.pieces_of.items()}
@@ -117,13 +104,9 @@ def fibre_of(program: Program, space: WeightSpace, slopes: Slopes, frozen: froze
     constants = Constants(program, space, parts)
     for slope in constants.settled_at(slopes):
         turns = [turn for turn in turns if turn.survives(slope)]
-    fibre = Fibre(space, constants, frozen, frozenset(program.unused))
-    idle = constants.generating & {*space.parameters} - constants.emptied()
-    for slope in slopes.at(fibre.folded) if idle else ():
-        idle = {name for name in idle if slope.ignores(name)}
-    fibre.idle = idle
-    constants.leave_out(idle)
-    empty = fibre.pieces_of(fibre.emptied())
+    constants.find_idle(slopes)
+    fibre = Fibre(space, constants, frozenset(program.unused))
+    empty = fibre.pieces_of(constants.emptied())
     fibre.turns = [t for t in turns if len({place.writes for place in t.places if place.piece not in empty}) == 2]
 
     # Gains, on nodes that no other matrices act on.
@@ -134,14 +117,13 @@ def fibre_of(program: Program, space: WeightSpace, slopes: Slopes, frozen: froze
         fibre.charges |= {(name, powers(place.axis.charge)): left for place, left in charges.items()}
 
     # Rotations and means that norms allow, where gains are folded.
-    gone = {gain.place.piece for gain in fibre.gains} | fibre.pieces_of(fibre.emptied())
+    gone = {gain.place.piece for gain in fibre.gains} | empty
     left = {name: [place for place in places[name] if place.piece not in gone] for name in free}
     candidates: list[Mean | Rotation] = [*Mean.candidates(space, left), *Rotation.candidates(space, left)]
     normed = slopes.survivors(candidates, fibre.folded)
     fibre.means = [mean.place for mean in normed if isinstance(mean, Mean)]
-    # A norm subtracts the means of these parameters anyhow.
     unseen = {place.piece for place in fibre.means}
-    constants.leave_out({n for n, parts in space.pieces_of.items() if unseen.issuperset(parts)}, ("mean", "norm"))
+    constants.leave_out_means({name for name, parts in space.pieces_of.items() if unseen.issuperset(parts)})
     fibre.shifts = [
         shift
         for shift in Shift.candidates(space, left, fibre.gains, fibre.means)

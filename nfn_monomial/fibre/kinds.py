@@ -32,7 +32,7 @@ from nfn_monomial.symmetry import Symmetry
 from .slopes import Slope, small, vanishes
 
 Pieces: TypeAlias = Mapping[str, Tensor]
-Left: TypeAlias = tuple[tuple[int, ...], list[Axis]]
+Remaining: TypeAlias = tuple[tuple[int, ...], list[Axis]]
 
 
 @dataclass
@@ -361,7 +361,7 @@ class Shift(NamedTuple):
         return all(map(slope.ignores_mean, self.readers))
 
 
-def fold(space: WeightSpace, places: Sequence[Place]) -> tuple[list[Gain], dict[Place, Left]]:
+def fold(space: WeightSpace, places: Sequence[Place]) -> tuple[list[Gain], dict[Place, Remaining]]:
     """Folds the gains on a node into its other parameters, one after the other.
 
     Returns:

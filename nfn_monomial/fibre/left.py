@@ -24,7 +24,9 @@ def left_of(fibre: Fibre) -> WeightSpace:
     """
     space = fibre.whole
     gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}
-    gone |= fibre.emptied() | {name for norm in fibre.constants.statistics for name in (norm.mean, norm.variance)}
+    gone |= fibre.constants.emptied() | {
+        name for norm in fibre.constants.statistics for name in (norm.mean, norm.variance)
+    }
     turns = {turn.node: turn for turn in fibre.turns}
     folded: dict[str, set[int]] = {}
     for gain in fibre.gains:

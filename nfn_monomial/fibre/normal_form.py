@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -257,7 +257,7 @@ class NormalForm:
                 size = place.scaled(torch.ones_like(weight), values).sum(dim, keepdim=True)
                 x[place.piece] = without + left / size
         tensors = whole(self.whole, x, self.whole.sizes())
-        tensors |= {n: _randn(tensors[n].shape, generator) for n in sorted(fibre.idle)}
+        tensors |= {n: _randn(tensors[n].shape, generator) for n in sorted(fibre.constants.idle)}
         noise = {n: _randn(t.shape, generator) for n, t in tensors.items()}
         constants = {
             source: torch.func.vmap(lambda one, source=source: source.part(one[0], one[1]))(
@@ -327,7 +327,7 @@ def normal_form(
             )
         kept = {name: t for name, t in example.weights().items() if name in frozen}
         slopes = Slopes(space, [*near, *(point for point, _ in resized)], kept)
-        fibre = fibre_of(program, space, slopes, frozen)
+        fibre = fibre_of(program, space, slopes)
         form = NormalForm(fibre, {name: known[name].detach().clone() for name in sorted(frozen)})
 
         # Other points than those at which gradients were looked at; and the module's own weights, but where answers are
@@ -340,31 +340,27 @@ def normal_form(
 def _certify(
     form: NormalForm,
     points: Sequence[tuple[Point, list[Tensor]]],
-    kept: Mapping[str, Tensor],
+    kept: dict[str, Tensor],
     generator: torch.Generator,
 ) -> None:
     """Raises if random elements change what a module answers at some points; ``kept`` tensors are the same at all."""
-    for point, expected in points:
-        if not (change := _largest_change(form, point, kept, expected, generator)) <= _CERTAIN:
-            if point.seed is None and point.ties():  # equal entries that are taken by their places
-                continue
-            raise InvalidValueError(
-                f"random elements of the fibre of {form.whole} change its answers by {change:.1e} (relative): an "
-                f"operator does what is not known here; tell us of it. {' '.join(form.explain().split())}"
-            )
-
-
-def _largest_change(
-    form: NormalForm, point: Point, kept: Mapping[str, Tensor], expected: list[Tensor], generator: torch.Generator
-) -> float:
-    """The largest change that random elements make to the answers at one point, where frozen tensors are kept."""
-    weights = point.weights() | dict(kept)
-    expected = expected if not kept else answers(point.module, weights, *point.inputs)
-    others: tuple[Callable[[], dict[str, Tensor]], ...] = (
-        lambda: form.sample(weights, generator=generator),
-        lambda: form.write(form.space.sample(generator=generator).act(form(weights))),
-    )  # one at a time
-    return max(largest_change(answers(point.module, weights | other(), *point.inputs), expected) for other in others)
+    for point, answered in points:
+        weights = point.weights() | kept
+        expected = answers(point.module, weights, *point.inputs) if kept else answered
+        # One after the other, as each is as large as the network.
+        outputs = answers(point.module, weights | form.sample(weights, generator=generator), *point.inputs)
+        changes = [largest_change(outputs, expected)]
+        random_form = form.space.sample(generator=generator).act(form(weights))
+        outputs = answers(point.module, weights | form.write(random_form), *point.inputs)
+        changes.append(largest_change(outputs, expected))
+        if all(change <= _CERTAIN for change in changes):
+            continue
+        if point.seed is None and point.ties():  # equal entries that are taken by their places
+            continue
+        raise InvalidValueError(
+            f"random elements of the fibre of {form.whole} change its answers by {max(changes):.1e} (relative): an "
+            f"operator does what is not known here; tell us of it. {' '.join(form.explain().split())}"
+        )
 
 
 def _randn(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
