@@ -318,7 +318,7 @@ class Mean(NamedTuple):
 
     @classmethod
     def candidates(cls, space: WeightSpace, places: Mapping[str, Sequence[Place]]) -> list[Self]:
-        """All axes of several entries."""
+        """Returns all axes of several entries."""
         return [cls(p) for on_node in places.values() for p in on_node if shape_of(space, p.piece)[p.at] > 1]
 
     def survives(self, slope: Slope) -> bool:
@@ -364,13 +364,13 @@ class Shift(NamedTuple):
 def fold(space: WeightSpace, places: Sequence[Place]) -> tuple[list[Gain], dict[Place, Remaining]]:
     """Folds the gains on a node into its other parameters, one after the other.
 
-    Returns:
-        The gains; and axis -> its charge under what is left when these are 1, and axes of what acted on them as wholes.
-
     A gain f on an axis with charges c, of which ``c_k`` is 1 or -1 for a gauge k of any scale and sign, becomes 1 by
     the factors ``d_k = f^(-c_k)`` of that gauge, which multiply an axis with charges q by ``f^(-q_k c_k)``. What leaves
     a gain of 1 as it is has ``d_k = prod_(i != k) d_i^(-c_k c_i)``. So charges q become ``q - q_k c_k c``: 0 on gauge
     k, and 0 on the gain.
+
+    Returns:
+        The gains; and axis -> its charge under what is left when these are 1, and axes of what acted on them as wholes.
     """
     gains: list[Gain] = []
     charges = {place: powers(place.axis.charge) for place in places}
@@ -386,8 +386,8 @@ def fold(space: WeightSpace, places: Sequence[Place]) -> tuple[list[Gain], dict[
         gains.append(Gain(place, k, taking))
         charges = {p: tuple(a - shares[p] * c for a, c in zip(q, gain, strict=True)) for p, q in charges.items()}
         # What acted on the gain as a whole acts on the others in its place.
-        path = (*place.over, place.at)
-        constants = [axis for i, axis in enumerate(space.axes[place.piece]) if i not in path and isinstance(axis, Axis)]
+        axes = space.axes[place.piece]
+        constants = [axis for i, axis in enumerate(axes) if i not in place.path and isinstance(axis, Axis)]
         constants += extra[place]
         for other, share in shares.items():
             extra[other] = [*extra[other], *(Axis(a.node, combined([a.charge], [-share])) for a in constants if share)]
@@ -399,12 +399,12 @@ def _is_gain(space: WeightSpace, place: Place) -> bool:
 
     Factors of what the neurons are nested in are not taken over: a gain that has one stays.
     """
-    axes, path = space.axes[place.piece], (*place.over, place.at)
-    along = [axis for i in path if isinstance(axis := axes[i], Axis)]
+    axes = space.axes[place.piece]
+    along = [axis for i in place.path if isinstance(axis := axes[i], Axis)]
     sizes = shape_of(space, place.piece)
     return (
         space.pieces_of[space.pieces[place.piece].parameter] == [place.piece]
-        and all(n == 1 for i, n in enumerate(sizes) if i not in path)
+        and all(n == 1 for i, n in enumerate(sizes) if i not in place.path)
         and not any(flow(axis.charge) for axis in along if (space.nodes[axis.node].size or 0) > 1)
         and not any(any(powers(axis.charge)) for axis in along[:-1])
     )
@@ -439,7 +439,7 @@ def complement(n: int) -> Tensor:
 def _inside(space: WeightSpace, place: Place) -> Place | None:
     """The first axis of a piece along which nothing acts and which is written to, in a node's neurons."""
     axes, shape = space.axes[place.piece], shape_of(space, place.piece)
-    over = (*place.over, place.at) if shape[place.at] > 1 else ()
+    over = place.path if shape[place.at] > 1 else ()
     for at, axis in enumerate(axes):
         still = isinstance(axis, int) or (flow(axis.charge) > 0 and not space.nodes[axis.node].permutes)
         if still and at not in over and shape[at] % 2 == 0:

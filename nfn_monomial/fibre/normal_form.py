@@ -315,7 +315,7 @@ def normal_form(
         program = program.holding(program.optional)
         space = certified(program, module, inputs, kwargs)
 
-        # What holds for the example's numbers of tokens or pixels alone is no symmetry.
+        # Points with inputs of other sizes, too: what holds for the example's numbers of tokens alone is no symmetry.
         example, generator = Point.of(module, inputs, kwargs), torch.Generator().manual_seed(0)
         first = example.steady_answers()
         near = [point for point, _ in example.neighbours(generator, _POINTS, _DRAWS)]

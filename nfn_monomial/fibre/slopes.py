@@ -71,7 +71,7 @@ def vanishes(values: Tensor, size: Tensor) -> bool:
 
 
 class Candidate(Protocol):
-    """A way in which weights may move without a change of the function; the classes of `kinds` are such."""
+    """A way in which weights may move without a change of the function, such as the classes of `kinds`."""
 
     def survives(self, slope: Slope) -> bool:
         """Returns True if the function stays as it is at one more point, to first order."""
