@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,9 +18,7 @@ from nfn_monomial.trace.graph import Program
 
 from .constants import Constants
 from .kinds import Gain, Linear, Mean, Remaining, Rotary, Rotation, Shift, Turn, fold, places_of, shape_of
-from .slopes import Slopes
-
-Tensors = Mapping[str, Tensor]
+from .slopes import Slopes, Tensors
 
 
 @dataclass
