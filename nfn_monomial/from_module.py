@@ -21,6 +21,8 @@ from nfn_monomial.space.origin import GroupFactor, Loss, Origin
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 from nfn_monomial.trace.derive import derive
+from nfn_monomial.trace.graph import Program, program_of
+from nfn_monomial.trace.write import Ending, Entries
 from nfn_monomial.verify.certificate import certify as require_kept
 from nfn_monomial.verify.dead import dead_parts
 
@@ -39,7 +41,7 @@ def from_module(
     frozen: Collection[str] = (),
 ) -> WeightSpace:
     """See `WeightSpace.from_module`."""
-    name, program = type(module).__name__, module
+    name, exported = type(module).__name__, module
     if isinstance(module, ExportedProgram):
         if example_inputs is None:
             example_inputs, kwargs = module.example_inputs or ((), {})
@@ -54,19 +56,25 @@ def from_module(
             )
         examples = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), examples)
 
-    # Derive.
-    search = functools.partial(dead_parts, module=module, inputs=inputs, kwargs=kwargs) if certify is True else None
-    nodes, parameters, origin, ties = derive(program, examples[0], kwargs=examples[1], frozen=frozen, dead=search)
-    dead = [part.parameter for part in origin.dead if not part.left_out]
-    space = WeightSpace(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
-    space.origin = dataclasses.replace(origin, tested=UNTESTED)
+    program = program_of(exported, *examples, frozen)
+    if certify is True:
+        return certified(program, module, inputs, kwargs)
+    space = _derived(program)
     if isinstance(certify, nn.Module):
         return _tested_on(space, from_module(certify, inputs, kwargs=kwargs, frozen=frozen))
-    if not certify:
-        return space
+    return space
 
-    # Test, and leave out what does not hold at other sizes of inputs.
-    operations = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in origin.nodes}
+
+def certified(
+    program: Program, module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> WeightSpace:
+    """Returns the space of a module's program, without what does not hold at other sizes of its inputs.
+
+    Raises:
+        ValueError: if random elements of its group change the module's function.
+    """
+    space = _derived(program, functools.partial(dead_parts, module=module, inputs=inputs, kwargs=kwargs))
+    operations = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in _origin(space).nodes}
 
     def shrink(parts: Sequence[GroupFactor], where: str) -> Callable[..., GroupElement]:
         nonlocal space
@@ -77,6 +85,14 @@ def from_module(
         module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({operations.get(n, '')})", shrink=shrink
     )
     space.origin = dataclasses.replace(_origin(space), tested=str(certificate))
+    return space
+
+
+def _derived(program: Program, dead: Callable[..., Mapping[Entries, Ending]] | None = None) -> WeightSpace:
+    nodes, parameters, origin, ties = derive(program, dead=dead)
+    unimportant = [part.parameter for part in origin.dead if not part.left_out]
+    space = WeightSpace(nodes, parameters, label=f"from_module({program.name})", dead=unimportant, ties=ties)
+    space.origin = dataclasses.replace(origin, tested=UNTESTED)
     return space
 
 

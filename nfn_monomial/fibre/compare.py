@@ -22,9 +22,8 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import pieces, whole
 
 from .batches import batched
+from .kinds import Rotary, stacked
 from .normal_form import NormalForm
-from .places import stacked
-from .turns import Rotary
 
 _ROUNDS = 20
 _WON = 1e-3  # of a distance: less is not worth another round

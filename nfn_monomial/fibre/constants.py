@@ -7,21 +7,53 @@ parameter that is added takes it over, or a softmax or a norm subtracts it. Wher
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.trace.decomposed import is_linear
 from nfn_monomial.trace.graph import Program, facts_of, operation
 
-from .flow import Flow, norm_before
+from .flow import Flow, Source, Tensors, norm_before
 from .slopes import Slope, Slopes
-from .sources import Source, Tensors
 
 _RTOL = 1e-9
 _ATOL = 1e-12
 _GATES = {"lstm": 1.0, "rnn_tanh": 1.0, "rnn_relu": 1.0, "gru": 2 / 3}  # the share of gates that add two biases
+
+
+class Statistics(NamedTuple):
+    """Names of the tensors of one batch norm, which returns ``gain (x - mean) / sqrt(variance + eps) + shift``."""
+
+    gain: str
+    shift: str
+    mean: str
+    variance: str
+    eps: float
+
+    def replaced(self, tensors: Tensors, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        """Returns tensors of networks with these statistics in place of their own, and the same function."""
+        gain, shift, center, spread = (tensors[name] for name in self[:4])
+        taken = gain * ((variance + self.eps) / (spread + self.eps)).sqrt()
+        shift = shift + taken * mean / (variance + self.eps).sqrt() - gain * center / (spread + self.eps).sqrt()
+        return {**tensors, self.gain: taken, self.shift: shift, self.mean: mean, self.variance: variance}
+
+
+def statistics_of(program: Program, space: WeightSpace) -> list[Statistics]:
+    """Returns the statistics of all batch norms with gain and shift whose tensors nothing else reads."""
+    names = list(program.parameters.values())
+    norms = []
+    for node in program.graph.nodes:
+        if node.op == "call_function" and operation(node) == "batch_norm" and all(node.args[1:5]):
+            four = [program.parameters.get(arg.name, "") for arg in node.args[1:5]]
+            alone = all(names.count(name) == 1 for name in four) and all(len(arg.users) == 1 for arg in node.args[1:5])
+            if alone and all(name in space.parameters for name in four) and not node.args[5]:
+                gain, shift, mean, variance = four
+                norms.append(Statistics(gain, shift, mean, variance, node.args[7]))
+    return norms
 
 
 class Constants:
@@ -29,17 +61,21 @@ class Constants:
 
     Args:
         program: a network's computation.
+        space: of its parameters.
         parts: sizes of the parts that parameters of one dimension are the concatenation of.
 
     Attributes:
         sources: what is given away, each by itself and all together.
-        generating: parameters that meet no input as such, but only in values computed from them, as generated weights.
+        statistics: of batch norms, which become those of a fresh one.
+        idle: names of parameters that do not matter once constants are given away.
     """
 
-    def __init__(self, program: Program, parts: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, program: Program, space: WeightSpace, parts: Mapping[str, Sequence[int]]) -> None:
         self.program = program
+        self.statistics = statistics_of(program, space)
         self.sources: list[Source] = []
-        self.generating = self._generating()
+        self.idle: set[str] = set()
+        self._generating = self._parameters_that_generate()
         self._candidates = [*self._in_cells(), *self._added(parts)]
         self._live: set[Any] = set()  # nodes whose values change on the way
 
@@ -69,18 +105,29 @@ class Constants:
             if len(refused) == before:
                 return
 
+    def find_idle(self, slopes: Slopes) -> None:
+        """Finds parameters that do not matter once constants are given away: they give nothing away themselves."""
+        idle = self._generating & {*slopes.space.parameters} - self.emptied()
+        for slope in slopes.at(self.given_away) if idle else ():
+            idle = {name for name in idle if slope.ignores(name)}
+        self.idle = idle
+        self.sources = [source for source in self.sources if source.parameter not in idle]
+
     def emptied(self) -> set[str]:
-        """Parameters that give all away that they hold."""
+        """Returns the parameters that give all away that they hold, or are idle."""
         shapes = {name: t.shape for name, t in self.program.tensors.items()}
         counts = {name: sum(s.dimension(shapes[name]) for s in self.sources if s.parameter == name) for name in shapes}
-        return {name for name, shape in shapes.items() if counts[name] == shape.numel()}
+        return {name for name, shape in shapes.items() if counts[name] == shape.numel()} | self.idle
 
-    def leave_out(self, names: Set[str], kinds: Collection[str] = ("all", "rows", "mean", "norm")) -> None:
-        """Forgets what parameters give away, of these kinds."""
-        self.sources = [s for s in self.sources if s.kind not in kinds or s.parameter not in names]
+    def leave_out_means(self, names: Set[str]) -> None:
+        """Forgets the means that parameters give away, as a norm subtracts these anyhow."""
+        self.sources = [s for s in self.sources if s.kind not in ("mean", "norm") or s.parameter not in names]
 
     def given_away(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Parameters of one network, of which every source has given all that it can."""
+        """Returns parameters of one network, of which every source and batch norm has given all that it can."""
+        for norm in self.statistics:
+            fresh = torch.zeros_like(tensors[norm.mean]), torch.ones_like(tensors[norm.variance])
+            tensors = norm.replaced(tensors, *fresh)
         return self._moved(tensors, lambda source, now: source.part(now[source.parameter], now))
 
     def moved(self, tensors: Tensors, constants: Mapping[Source, Tensor]) -> dict[str, Tensor]:
@@ -147,13 +194,13 @@ class Constants:
                 yield Source(name, "mean")
             elif tensors[name].ndim > 1 and _are_added(users[name]):
                 yield Source(name, "rows")
-            elif name in self.generating:
+            elif name in self._generating:
                 yield Source(name)
             elif tensors[name].ndim == 2 and (gain := self._gain_before(users[name])):
                 yield Source(name, "norm", gain=gain)
 
-    def _generating(self) -> set[str]:
-        """Parameters that no operation reads beside a value that depends on inputs."""
+    def _parameters_that_generate(self) -> set[str]:
+        """Returns parameters that no operation reads beside a value that depends on inputs, as of generated weights."""
         names, moving = set(self.program.parameters.values()), set[Any]()
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
@@ -181,7 +228,7 @@ class Constants:
 
 
 def _are_added(users: Sequence[Any]) -> bool:
-    """Whether what reads a parameter looks its rows up or adds it, and does not multiply with it."""
+    """Returns True if a parameter's rows are looked up, or it is added, and nothing is multiplied by it."""
 
     def adds(user: Any) -> bool:
         return operation(user) in ("add", "cat") or facts_of(user).family == "look-up"

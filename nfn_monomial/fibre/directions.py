@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .kinds import Fibre
-from .places import shape_of
-from .turns import Rotary, Rotation
+from .derive import Fibre
+from .kinds import Rotary, Rotation, shape_of
 
 KINDS = {
     "scales": "positive scales of neurons",
@@ -62,7 +61,7 @@ def mappings_of(fibre: Fibre) -> list[SharedTurn]:
 def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:
     """Kind -> node or parameter -> number of directions; ``left`` is the space of normal forms."""
     space = fibre.whole
-    sizes, shapes, empty = space.sizes(), space.shapes(), fibre.pieces_of(fibre.emptied())
+    sizes, shapes, empty = space.sizes(), space.shapes(), fibre.pieces_of(fibre.constants.emptied())
     counts: dict[str, dict[str, int]] = defaultdict(Counter)
     if scaled_nodes := [name for name, node in left.nodes.items() if node.scales]:
         counts["scales"][", ".join(scaled_nodes)] = left.group_dimension
@@ -81,9 +80,9 @@ def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:
         counts["constants"][source.parameter] += source.dimension(shapes[source.parameter]) - mean
     for place, _ in fibre.shifts:
         counts["constants"][place.piece] += space.count(place.axis.node, sizes)
-    for name in fibre.idle:
+    for name in fibre.constants.idle:
         counts["constants"][name] += math.prod(shapes[name])
-    counted = {source.parameter for source in fibre.constants.sources} | fibre.idle
+    counted = {source.parameter for source in fibre.constants.sources} | fibre.constants.idle
     for piece in space.dead:
         if space.pieces[piece].parameter not in counted:
             counts["constants"][piece] += math.prod(shape_of(space, piece))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from nfn_monomial.trace.decomposed import is_linear
 from nfn_monomial.trace.graph import Program, facts_of, operation
 from nfn_monomial.trace.operators.linear import letters_of_product
 
-from .sources import Source, Tensors
+Tensors = Mapping[str, Tensor]
 
 _RTOL = 1e-9
 _ATOL = 1e-12
@@ -23,6 +23,52 @@ _MASKED = -1e4
 
 class BlockedError(Exception):
     """A constant meets an operation that does not carry it on."""
+
+
+class Source(NamedTuple):
+    """Constants that a parameter gives away.
+
+    Attributes:
+        parameter: its name.
+        kind: ``"all"`` of its entries, the part that its ``"rows"`` have in common, the ``"mean"`` of them; or, for a
+            matrix that reads a norm's output, whose mean is 0 but for gain and bias, the part that sees nothing of that
+            ``"norm"`` but its bias.
+        start, stop: range of its entries; all, where ``stop`` is None.
+        taker: the parameter that takes them where an operation adds two of its own; carried through the program else.
+        gain: of the norm.
+    """
+
+    parameter: str
+    kind: str = "all"
+    start: int = 0
+    stop: int | None = None
+    taker: str | None = None
+    gain: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """True if the parameter gives away all that it holds."""
+        return self.kind == "all" and self.stop is None
+
+    def part(self, x: Tensor, tensors: Tensors) -> Tensor:
+        """Returns the part of this kind of a tensor of the parameter's shape, among these parameters."""
+        if self.kind == "norm":
+            gain = tensors[self.gain]
+            return (x * gain).mean(-1, keepdim=True) / gain
+        if self.kind == "rows":
+            return x.mean(tuple(range(x.ndim - 1)), keepdim=True).expand_as(x)
+        if self.kind == "mean":
+            return x.mean().expand_as(x)
+        if self.stop is None:
+            return x
+        places = torch.arange(x.shape[0])
+        return x * ((places >= self.start) & (places < self.stop)).to(x.dtype)
+
+    def dimension(self, shape: Sequence[int]) -> int:
+        """Returns how many numbers they are, for a parameter of this shape."""
+        if self.kind == "all":
+            return math.prod(shape) if self.stop is None else self.stop - self.start
+        return {"rows": shape[-1], "norm": shape[0], "mean": 1}[self.kind]
 
 
 class Chain(NamedTuple):

@@ -10,8 +10,8 @@ from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
-from .kinds import Fibre
-from .turns import Linear, Rotary, Rotation, Turn
+from .derive import Fibre
+from .kinds import Linear, Rotary, Rotation, Turn
 
 
 def left_of(fibre: Fibre) -> WeightSpace:
@@ -24,7 +24,8 @@ def left_of(fibre: Fibre) -> WeightSpace:
     """
     space = fibre.whole
     gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}
-    gone |= fibre.emptied() | {name for norm in fibre.statistics for name in (norm.mean, norm.variance)}
+    gone |= {name for norm in fibre.constants.statistics for name in (norm.mean, norm.variance)}
+    gone |= fibre.constants.emptied()
     turns = {turn.node: turn for turn in fibre.turns}
     folded: dict[str, set[int]] = {}
     for gain in fibre.gains:
@@ -63,7 +64,21 @@ def left_of(fibre: Fibre) -> WeightSpace:
     nodes = {name: node for name, node in nodes.items() if name in used | parents}
     ties = {other: name for other, name in space.ties.items() if name not in gone}
     dead = [piece for piece in space.dead if space.pieces[piece].parameter not in gone]
-    spare = _spare(WeightSpace(nodes, parameters))
+
+    # A node of one neuron with nothing but a sign is left out if its flip is that of other nodes' neurons all at once,
+    # as the sign of a whole stream is, once its entries have signs of their own.
+    flips: dict[str, dict[int, Counter[int]]] = {name: {} for name in nodes}  # gauge -> pieces that it flips
+    for number, axes in enumerate(WeightSpace(nodes, parameters).axes.values()):
+        for axis in (axis for axis in axes if isinstance(axis, Axis)):
+            for gauge, (kind, q) in enumerate(zip(nodes[axis.node].gauges, powers(axis.charge), strict=True)):
+                if kind.flips:
+                    flips[axis.node].setdefault(gauge, Counter())[number] += q
+    spare: set[str] = set()
+    for name, node in nodes.items():
+        if node.size == 1 and node.gauges == (Symmetry.SIGN,):
+            others = (x for other, of_node in flips.items() if other not in {name, *spare} for x in of_node.values())
+            if flips[name].get(0, {}) in Span(2, others):
+                spare.add(name)
     parameters = {
         name: tuple(each_axis(dim, lambda axis: [] if axis.node in spare else [axis]) for dim in dims)
         for name, dims in parameters.items()
@@ -72,28 +87,8 @@ def left_of(fibre: Fibre) -> WeightSpace:
     return WeightSpace(nodes, parameters, label=space.label and f"{space.label}.normal", dead=dead, ties=ties)
 
 
-def _spare(space: WeightSpace) -> set[str]:
-    """Nodes of one neuron with nothing but a sign, whose flip is that of other nodes' neurons all at once.
-
-    So is the sign of a whole stream, once its entries have signs of their own.
-    """
-    flips: dict[str, dict[int, Counter[int]]] = {name: {} for name in space.nodes}  # gauge -> pieces that it flips
-    for number, axes in enumerate(space.axes.values()):
-        for axis in (axis for axis in axes if isinstance(axis, Axis)):
-            for gauge, (kind, q) in enumerate(zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)):
-                if kind.flips:
-                    flips[axis.node].setdefault(gauge, Counter())[number] += q
-    spare: set[str] = set()
-    for name, node in space.nodes.items():
-        if node.size == 1 and node.gauges == (Symmetry.SIGN,):
-            others = (x for other, of_node in flips.items() if other not in {name, *spare} for x in of_node.values())
-            if flips[name].get(0, {}) in Span(2, others):
-                spare.add(name)
-    return spare
-
-
 def mean_of(piece: str) -> str:
-    """The name of a tensor that holds the means of a piece, where these matter though its norm's do not."""
+    """Returns the name of a tensor that holds the means of a piece, where these matter though its norm's do not."""
     return f"{piece}.mean"
 
 

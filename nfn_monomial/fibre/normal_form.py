@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nfn_monomial.canonical.balance import rescaling
 from nfn_monomial.checks import checked, require
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.running import answers, doubled, inputs_of, largest_change
+from nfn_monomial.from_module import certified
+from nfn_monomial.running import answers, inputs_of, largest_change
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.packing import cut, joined, pieces, whole
 from nfn_monomial.space.places import Place
+from nfn_monomial.trace.graph import program_of
 from nfn_monomial.verify.points import Point
 
 from .batches import batched
+from .derive import Fibre, fibre_of
 from .directions import KINDS, SharedTurn, directions_of, mappings_of
-from .kinds import Fibre, fibre_of
+from .kinds import Linear, Rotary, Rotation, complement, shape_of, stacked
 from .left import left_of, mean_of
-from .places import shape_of, stacked
-from .turns import Linear, Rotary, Rotation, complement
+from .slopes import Slopes
 
+_POINTS = 3  # near the module's own weights, at which gradients are looked at
+_DRAWS = 16  # for each of them, until the function is defined there
 _ROUNDS = 500
 _RTOL = 1e-14
 _CERTAIN = 1e-9
@@ -182,7 +185,7 @@ class NormalForm:
         batch, close = batched(self.space, networks)
         size, sizes = len(next(iter(batch.values()))), self.whole.sizes() | self.space.sizes()
         ones = {gain.place.piece for gain in self._fibre.gains} | {shift.place.piece for shift in self._fibre.shifts}
-        ones |= self._fibre.pieces_of(norm.variance for norm in self._fibre.statistics)
+        ones |= self._fibre.pieces_of(norm.variance for norm in self._fibre.constants.statistics)
         x: dict[str, Tensor] = {}
         for name in self.whole.parameters:
             if name in batch:
@@ -254,7 +257,7 @@ class NormalForm:
                 size = place.scaled(torch.ones_like(weight), values).sum(dim, keepdim=True)
                 x[place.piece] = without + left / size
         tensors = whole(self.whole, x, self.whole.sizes())
-        tensors |= {n: _randn(tensors[n].shape, generator) for n in sorted(fibre.idle)}
+        tensors |= {n: _randn(tensors[n].shape, generator) for n in sorted(fibre.constants.idle)}
         noise = {n: _randn(t.shape, generator) for n, t in tensors.items()}
         constants = {
             source: torch.func.vmap(lambda one, source=source: source.part(one[0], one[1]))(
@@ -263,7 +266,7 @@ class NormalForm:
             for source in fibre.constants.sources
         }
         tensors = torch.func.vmap(fibre.constants.moved)(tensors, constants)
-        for norm in fibre.statistics:
+        for norm in fibre.constants.statistics:
             mean, variance = (_randn(tensors[norm.mean].shape, generator) for _ in range(2))
             tensors = norm.replaced(tensors, mean, variance.exp())
         return self._tied(close(self.whole.sample(count, generator=generator).act(tensors)))
@@ -307,41 +310,57 @@ def normal_form(
     if unknown := [name for name in frozen if name not in known]:
         raise InvalidValueError(f"frozen= has {unknown[:3]}, no parameters of the module: {', '.join(known)}")
     with torch.inference_mode(False), torch.enable_grad():
-        fibre = fibre_of(module, inputs, kwargs or {}, frozenset(frozen))
-        form = NormalForm(fibre, {name: known[name].detach().clone() for name in sorted(fibre.frozen)})
-        _certify(form, Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {})))))
+        program = program_of(module, inputs, kwargs, frozen)
+        frozen = frozenset(frozen) | program.optional  # buffers that are no statistics, as the base of an adapter
+        program = program.holding(program.optional)
+        space = certified(program, module, inputs, kwargs)
+
+        # Points with inputs of other sizes, too: what holds for the example's numbers of tokens alone is no symmetry.
+        example, generator = Point.of(module, inputs, kwargs), torch.Generator().manual_seed(0)
+        first = example.steady_answers()
+        near = [point for point, _ in example.neighbours(generator, _POINTS, _DRAWS)]
+        resized = [(other.point, other.answers) for other in example.resized(generator) if other.point is not None]
+        if not near and not resized:
+            raise InvalidValueError(
+                f"{type(module).__name__} could be tested at no weights near its own: its outputs there are not "
+                "finite, or it raises an error; give weights and inputs with room around them"
+            )
+        kept = {name: t for name, t in example.weights().items() if name in frozen}
+        slopes = Slopes(space, [*near, *(point for point, _ in resized)], kept)
+        fibre = fibre_of(program, space, slopes)
+        form = NormalForm(fibre, {name: known[name].detach().clone() for name in sorted(frozen)})
+
+        # Other points than those at which gradients were looked at; and the module's own weights, but where answers are
+        # 0, as of heads that start with zeros: all changes are infinite there.
+        others = [(example, first)] * all(bool(x.any()) for x in first) + [*example.neighbours(generator, 2)]
+        _certify(form, others + resized, kept, generator)
     return form
 
 
-def _certify(form: NormalForm, example: Point) -> None:
-    """Raises if random elements change what a module answers at its own weights, or near these."""
-    generator = torch.Generator().manual_seed(1)
-    first = example.steady_answers()  # where they are 0, as of heads that start with zeros, all changes are infinite
-    points = [(example, first)] * all(bool(x.any()) for x in first)
-    points += [*example.near(generator, 3), *example.near(generator, 3)]
-    points += [(other.point, other.answers) for other in example.resized(generator) if other.point is not None]
-    kept = {name: t for name, t in example.weights().items() if name in form.frozen}
-    for point, expected in points:
-        if not (change := _largest_change(form, point, kept, expected, generator)) <= _CERTAIN:
-            if point is example and example.ties():  # equal entries that are taken by their places
-                continue
-            raise InvalidValueError(
-                f"random elements of the fibre of {form.whole} change its answers by {change:.1e} (relative): an "
-                f"operator does what is not known here; tell us of it. {' '.join(form.explain().split())}"
-            )
-
-
-def _largest_change(
-    form: NormalForm, point: Point, kept: dict[str, Tensor], expected: list[Tensor], generator: torch.Generator
-) -> float:
-    """The largest change that random elements make to the answers at one point, where frozen tensors are kept."""
-    weights = point.weights() | kept
-    expected = expected if not kept else answers(point.module, weights, *point.inputs)
-    others: tuple[Callable[[], dict[str, Tensor]], ...] = (
-        lambda: form.sample(weights, generator=generator),
-        lambda: form.write(form.space.sample(generator=generator).act(form(weights))),
-    )  # one at a time
-    return max(largest_change(answers(point.module, weights | other(), *point.inputs), expected) for other in others)
+def _certify(
+    form: NormalForm,
+    points: Sequence[tuple[Point, list[Tensor]]],
+    kept: dict[str, Tensor],
+    generator: torch.Generator,
+) -> None:
+    """Raises if random elements change what a module answers at some points; ``kept`` tensors are the same at all."""
+    for point, answered in points:
+        weights = point.weights() | kept
+        expected = answers(point.module, weights, *point.inputs) if kept else answered
+        # One after the other, as each is as large as the network.
+        outputs = answers(point.module, weights | form.sample(weights, generator=generator), *point.inputs)
+        changes = [largest_change(outputs, expected)]
+        random_form = form.space.sample(generator=generator).act(form(weights))
+        outputs = answers(point.module, weights | form.write(random_form), *point.inputs)
+        changes.append(largest_change(outputs, expected))
+        if all(change <= _CERTAIN for change in changes):
+            continue
+        if point.seed is None and point.ties():  # equal entries that are taken by their places
+            continue
+        raise InvalidValueError(
+            f"random elements of the fibre of {form.whole} change its answers by {max(changes):.1e} (relative): an "
+            f"operator does what is not known here; tell us of it. {' '.join(form.explain().split())}"
+        )
 
 
 def _randn(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:

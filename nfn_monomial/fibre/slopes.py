@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import Tensor
 
-from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.running import Float64, called_with, doubled, evaluating
+from nfn_monomial.running import answers, random_sum
 from nfn_monomial.space.packing import pieces
 from nfn_monomial.space.places import Place
 from nfn_monomial.space.weight_space import WeightSpace
@@ -20,8 +18,6 @@ from nfn_monomial.verify.points import Point
 
 Tensors = Mapping[str, Tensor]
 
-_POINTS = 3
-_DRAWS = 16
 _RTOL = 1e-9  # of rounding in float64, far below what any other direction changes
 _DEAD = 1e-12  # of all gradients: nothing is known of a tensor that has less
 
@@ -74,59 +70,55 @@ def vanishes(values: Tensor, size: Tensor) -> bool:
     return bool(size > 0) and bool(small(values, size).all())
 
 
+class Candidate(Protocol):
+    """A way in which weights may move without a change of the function, such as the classes of `kinds`."""
+
+    def survives(self, slope: Slope) -> bool:
+        """Returns True if the function stays as it is at one more point, to first order."""
+
+
+_Candidate = TypeVar("_Candidate", bound=Candidate)
+
+
 class Slopes:
     """Gradients of random sums of a module's answers, at random weights, buffers and inputs.
 
     They are as large as several networks, so there are those of one point at a time.
 
     Args:
-        module: the network.
-        inputs: its positional arguments and those with names.
-        space: of its parameters.
-        frozen: names of tensors that are the module's own at all points.
-
-    Raises:
-        ValueError: if there are no weights near its own at which its answers are finite.
+        space: of the module's parameters.
+        points: the random points.
+        kept: tensors that are the module's own at all points.
     """
 
-    def __init__(self, module: nn.Module, inputs: tuple[Any, Any], space: WeightSpace, frozen: frozenset[str]) -> None:
-        generator = torch.Generator().manual_seed(0)
-        example = Point(module, pytree.tree_map_only(Tensor, doubled, inputs))
-        self.space = space
-        self.points = [point for _ in range(_POINTS) for point, _ in example.near(generator, _DRAWS)]
-        # What holds for the example's numbers of tokens or pixels alone is no symmetry.
-        self.points += [other.point for other in example.resized(generator) if other.point is not None]
-        if not self.points:
-            raise InvalidValueError(
-                f"{type(module).__name__} could be tested at no weights near its own: its outputs there are not "
-                "finite, or it raises an error; give weights and inputs with room around them"
-            )
-        self._frozen = {name: t for name, t in example.weights().items() if name in frozen}
+    def __init__(self, space: WeightSpace, points: Sequence[Point], kept: Tensors) -> None:
+        self.space, self.points, self.kept = space, points, kept
 
     def at(self, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict) -> Iterator[Slope]:
-        """The gradient at each point, for parameters that a change has been made to."""
-        return (self._at(n, change) for n in range(len(self.points)))
+        """Yields the gradient at each point, for parameters that a change has been made to."""
+        for number, point in enumerate(self.points):
+            weights = point.weights() | dict(self.kept)
+            tensors = change({name: weights.pop(name) for name in self.space.parameters})
+            parameters = dict(point.module.named_parameters())
+            leaves = {name: t.detach().requires_grad_() for name, t in tensors.items() if name in parameters}
+            outputs = answers(point.module, weights | tensors | leaves, *point.inputs, gradients=True)
+            total = random_sum(outputs, torch.Generator().manual_seed(number))
+            gradients = {name: torch.full_like(t, torch.nan) for name, t in tensors.items()}
+            if total is not None:
+                known = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+                gradients |= dict(zip(leaves, known, strict=True))
+            length = sum(float(gradients[name].nan_to_num().norm()) for name in leaves)
+            yield Slope(self.space, tensors, gradients, length)
 
-    def _at(self, n: int, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Slope:
-        module, (args, kwargs) = self.points[n].module, self.points[n].inputs
-        weights = self.points[n].weights() | self._frozen
-        tensors = change({name: weights.pop(name) for name in self.space.parameters})
-        parameters = dict(module.named_parameters())
-        leaves = {n: t.detach().requires_grad_() for n, t in tensors.items() if n in parameters}
-        arguments = pytree.tree_map_only(Tensor, torch.clone, (args, dict(kwargs)))
-        with evaluating(module), Float64(), torch.enable_grad():  # type: ignore[no-untyped-call]
-            answer = called_with(module, weights | dict(tensors) | leaves, *arguments)
-            outputs = [t for t in pytree.tree_leaves(answer) if isinstance(t, Tensor) and t.requires_grad]
-            generator = torch.Generator().manual_seed(n)
-            random = [torch.randn(t.shape, dtype=torch.float64, generator=generator) for t in outputs]
-            total = sum((t.double() * w).sum() for t, w in zip(outputs, random, strict=True))
-            gradients = (
-                torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-                if isinstance(total, Tensor)
-                else [torch.full_like(x, torch.nan) for x in leaves.values()]
-            )
-        known = dict(zip(leaves, gradients, strict=True))
-        known = {name: torch.zeros_like(leaves[name]) if g is None else g for name, g in known.items()}
-        length = sum(float(g.nan_to_num().norm()) for g in known.values())
-        by_name = {n: known[n] if n in known else torch.full_like(t, torch.nan) for n, t in tensors.items()}
-        return Slope(self.space, tensors, by_name, length)
+    def survivors(
+        self,
+        candidates: Sequence[_Candidate],
+        change: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
+    ) -> list[_Candidate]:
+        """Returns the candidates that survive at every point; no more points are looked at than are needed."""
+        candidates = list(candidates)
+        for slope in self.at(change) if candidates else ():
+            candidates = [candidate for candidate in candidates if candidate.survives(slope)]
+            if not candidates:
+                break
+        return candidates

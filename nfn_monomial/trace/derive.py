@@ -19,7 +19,7 @@ from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.origin import Origin
 
-from .graph import program_of, ties_of
+from .graph import Program, program_of
 from .passes import demand, tie
 from .solve.gauges import Gauges
 from .write import Ending, Entries, Writer
@@ -43,7 +43,7 @@ class Derivation(NamedTuple):
 
 @checked
 def derive(
-    module: nn.Module | ExportedProgram,
+    module: nn.Module | ExportedProgram | Program,
     example_inputs: Tensor | Sequence[Any] = (),
     *,
     kwargs: Mapping[str, Any] | None = None,
@@ -53,7 +53,8 @@ def derive(
     """Derives nodes with all permutations, scalings and sign flips that a network's operators are known to allow.
 
     Args:
-        module: any network that ``torch.export`` can trace, taken in eval mode; or an exported program.
+        module: any network that ``torch.export`` can trace, taken in eval mode; an exported program; or a
+            `Program`, which needs none of the next three arguments.
         example_inputs: one tensor or a tuple of arguments; not needed for an exported program.
         kwargs: keyword arguments of the call.
         frozen: names of parameters and buffers that stay as they are.
@@ -66,14 +67,13 @@ def derive(
 
     How it is done: docs/any-network.md.
     """
-    program = program_of(module, example_inputs, kwargs, frozen)
+    program = module if isinstance(module, Program) else program_of(module, example_inputs, kwargs, frozen)
     if not program.tensors:
-        raise InvalidValueError(
-            f"{type(module).__name__} uses none of its parameters: there is nothing to derive a space of"
-        )
+        raise InvalidValueError(f"{program.name} uses none of its parameters: there is nothing to derive a space of")
     ties = tie(program)
     equations = demand(program, ties)
     gauges = Gauges(ties, equations)
     without = dead(program, ties.parameters, ties.fixed) if dead else {}
     writer = Writer(program, ties, equations, gauges, without)
-    return Derivation(writer.nodes, writer.parameters, writer.origin(), ties_of(module, writer.parameters))
+    other_names = {other: name for other, name in program.ties.items() if name in writer.parameters}
+    return Derivation(writer.nodes, writer.parameters, writer.origin(), other_names)

@@ -8,9 +8,9 @@ import itertools
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
@@ -30,6 +30,7 @@ class Program:
     """A network's computation.
 
     Attributes:
+        name: of the module's class.
         graph: operations, in order, none of which changes its arguments.
         parameters: placeholder -> name of a parameter, or of a buffer that may move with these; tied ones share a name.
         tensors: name -> tensor of every parameter and such buffer.
@@ -38,8 +39,10 @@ class Program:
         constants: placeholder -> tensor, for constants of the code.
         unused: names of parameters that no operation reads.
         values: placeholder -> its value in this module and on the example, if that is known.
+        ties: other name of a tied tensor in the state dict -> its name in ``tensors``.
     """
 
+    name: str
     graph: fx.Graph
     parameters: dict[str, str]
     tensors: dict[str, Tensor]
@@ -48,6 +51,20 @@ class Program:
     constants: dict[str, Tensor]
     unused: tuple[str, ...]
     values: dict[str, Any]
+    ties: dict[str, str]
+
+    def holding(self, names: Collection[str]) -> Self:
+        """Returns the same program with some of its tensors as constants, as if they had been ``frozen``."""
+        held = {place: self.tensors[name] for place, name in self.parameters.items() if name in names}
+        return replace(
+            self,
+            parameters={place: name for place, name in self.parameters.items() if name not in names},
+            tensors={name: t for name, t in self.tensors.items() if name not in names},
+            optional=self.optional.difference(names),
+            states=self.states | {place: t.shape for place, t in held.items()},
+            constants=self.constants | {place: t.detach().cpu() for place, t in held.items()},
+            ties={other: name for other, name in self.ties.items() if name not in names},
+        )
 
 
 @contextlib.contextmanager
@@ -91,8 +108,8 @@ def program_of(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exported = exported.run_decompositions({})
-    names = module.state_dict() if isinstance(module, nn.Module) else exported.state_dict
-    return _program(exported, names, frozen)
+    state = module.state_dict(keep_vars=True) if isinstance(module, nn.Module) else exported.state_dict
+    return _program(type(module).__name__, exported, state, frozen)
 
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
@@ -181,14 +198,6 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
-def ties_of(module: nn.Module | ExportedProgram, names: Collection[str]) -> dict[str, str]:
-    """Returns other names of tied weights in the state dict -> the name that is among ``names``."""
-    state = module.state_dict(keep_vars=True) if isinstance(module, nn.Module) else module.state_dict
-    identities = {name: _identity(tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
-    kept = {identities[name]: name for name in names if name in identities}
-    return {name: kept[one] for name, one in identities.items() if name not in names and one in kept}
-
-
 def _described(argument: Any) -> str:
     return f"{argument.dtype} {tuple(argument.shape)}" if isinstance(argument, Tensor) else type(argument).__name__
 
@@ -205,7 +214,7 @@ def _silent() -> Iterator[None]:
         logging.disable(before)
 
 
-def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection[str] = ()) -> Program:
+def _program(class_name: str, exported: ExportedProgram, state: Mapping[str, Any], frozen: Collection[str]) -> Program:
     graph = exported.graph
     moving = {
         str(node.args[n])
@@ -216,7 +225,7 @@ def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection
     users = {node.name: len(node.users) for node in graph.nodes if node.op == "placeholder"}
     parameters, tensors, optional, states, constants, unused = {}, {}, set[str](), {}, {}, []
     first: dict[tuple[Any, ...], str] = {}
-    order = {name: n for n, name in enumerate(names)}  # of tied ones the first name is kept
+    order = {name: n for n, name in enumerate(state)}  # of tied ones the first name is kept
     for spec in sorted(exported.graph_signature.input_specs, key=lambda s: order.get(s.target or "", len(order))):
         place, name = spec.arg.name, spec.target
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or name is None:
@@ -247,7 +256,10 @@ def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection
     examples = pytree.tree_leaves(exported.example_inputs or ())
     places = [node.name for node in graph.nodes if node.op == "placeholder" and node.name not in values]
     values |= dict(zip(places, examples, strict=False)) if len(places) == len(examples) else {}
-    return Program(graph, parameters, tensors, frozenset(optional), states, constants, unread, values)
+    identities = {name: _identity(tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    kept = {identities[name]: name for name in tensors if name in identities}
+    ties = {name: kept[one] for name, one in identities.items() if name not in tensors and one in kept}
+    return Program(class_name, graph, parameters, tensors, frozenset(optional), states, constants, unread, values, ties)
 
 
 def operation(node: fx.Node) -> str:

@@ -8,13 +8,12 @@ from fibres import CASES, generic
 from torch import Tensor, nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, normal_form
-from nfn_monomial.fibre.kinds import Fibre, _fold, surviving
-from nfn_monomial.fibre.places import places_of, stacked
+from nfn_monomial.fibre.kinds import Linear, Rotary, Rotation, Turn, fold, places_of, stacked
 from nfn_monomial.fibre.slopes import Slopes
-from nfn_monomial.fibre.turns import Linear, Rotary, Rotation, Turn
 from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.packing import pieces
 from nfn_monomial.space.places import Place
+from nfn_monomial.verify import Point
 
 
 class Bottleneck(nn.Module):
@@ -36,8 +35,10 @@ def test_a_candidate_by_charges_acts_if_it_survives_all_gradients(linear: bool) 
     space = WeightSpace.from_module(module, inputs)
     (candidate,) = Linear.candidates(space, places_of(space))
     assert {place.writes for place in candidate.places} == {True, False}
-    slopes = Slopes(module, ((inputs,), {}), space, frozenset())
-    assert surviving([candidate], slopes.at()) == [candidate] * linear
+    generator = torch.Generator().manual_seed(0)
+    points = [point for point, _ in Point.of(module, (inputs,)).neighbours(generator, 3)]
+    slopes = Slopes(space, points, {})
+    assert slopes.survivors([candidate]) == [candidate] * linear
 
 
 @functools.cache
@@ -118,10 +119,9 @@ def test_what_is_left_of_the_charges_leaves_a_folded_gain_alone() -> None:
             "reader": (Axis("in"), Axis("h", (0, -1, 0))),
         },
     )
-    fibre = Fibre(space, None, [], frozenset(), frozenset())  # type: ignore[arg-type]
-    _fold(fibre, places_of(space)["h"])
-    ((place, gauge, powers),) = [gain for gain in fibre.gains if gain.place.piece == "gain"]
+    gains, charges = fold(space, places_of(space)["h"])
+    ((place, gauge, powers),) = [gain for gain in gains if gain.place.piece == "gain"]
     assert (place.piece, gauge) == ("gain", 1)
     assert {other.piece: power for other, power in powers} == {"reader": 1}
-    left = {charges: now for (_, charges), (now, _) in fibre.charges.items()}
+    left = {place.charge: now for place, (now, _) in charges.items()}
     assert left == {(0, 0, 1): (0, 0, 1), (0, 1, -1): (0, 0, 0), (0, -1, 0): (0, 0, -1)}
