@@ -214,6 +214,44 @@ def rooms() -> Figure:
     return figure
 
 
+# -- houses ----------------------------------------------------------------------------------------------------------
+
+HOUSES = {
+    "deriving\na module -> a space": ("from_module", "verify", "trace", "report"),
+    "layers\nfeatures -> features": ("adapters", "models", "nn", "read"),
+    "comparing\ntwo networks -> what differs": ("fibre", "alignment"),
+}
+ABOVE = {"benchmarks": "the paper's experiments", "tools": "your own checkpoints: the command nfn-monomial"}
+
+
+def houses() -> Figure:
+    """Three houses on one ground; what stands above uses all of them."""
+    core = contracts()["rooms of the core"]
+    housed = {room for rooms in HOUSES.values() for room in rooms}
+    ground = [room for layer in reversed(core) for room in layer if room not in housed]
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+
+    def box(left: float, bottom: float, width: float, height: float, text: str, colour: str = "#eef2f7") -> None:
+        style = "round,pad=0.02"
+        axes.add_patch(FancyBboxPatch((left, bottom), width, height, style, facecolor=colour, edgecolor=BLUE))
+        axes.text(left + width / 2, bottom + height / 2, text, ha="center", va="center", fontsize=10)
+
+    box(0, 0, 9, 0.9, "a space is data\n" + "   ".join(ground), "#dce6f0")
+    for number, (title, rooms_inside) in enumerate(HOUSES.items()):
+        left = 3 * number + 0.15
+        for floor, room in enumerate(reversed(rooms_inside)):
+            box(left + 0.2, 1.1 + 0.6 * floor, 2.3, 0.45, room)
+        top = 1.05 + 0.6 * len(rooms_inside)
+        axes.plot([left, left, left + 1.35, left + 2.7, left + 2.7], [0.95, top, top + 0.7, top, 0.95], color=BLUE)
+        axes.text(left + 1.35, top + 0.1, title, ha="center", va="bottom", fontsize=8, color=GREY)
+    for number, (room, words_of) in enumerate(reversed(ABOVE.items())):
+        box(0, 4.5 + 0.7 * number, 9, 0.5, f"{room}: {words_of}")
+    axes.set(xlim=(-0.1, 9.1), ylim=(-0.1, 5.9))
+    axes.axis("off")
+    return figure
+
+
 # -- all directions that leave a GPT's function alone ------------------------------------------------------------------
 
 KINDS = {
@@ -301,6 +339,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "charges": charges,
     "partitions": partitions,
     "rooms": rooms,
+    "houses": houses,
     "fibre": fibre,
 }
 

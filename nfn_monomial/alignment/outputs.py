@@ -12,9 +12,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.read.probes import template_names
-from nfn_monomial.read.sites import sites_of
 from nfn_monomial.running import answers, doubled, inputs_of, largest_change, running, steady_answers
+from nfn_monomial.sites import sites_of, template_names
 from nfn_monomial.space import packing
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace

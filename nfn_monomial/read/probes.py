@@ -12,11 +12,10 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.checks import FLOATING, Count, Size, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.sites import LAYERS, state_of, template_names, true_sites
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.weight_space import WeightSpace
-
-from .sites import LAYERS, true_sites
 
 
 class Probed(NamedTuple):
@@ -190,7 +189,7 @@ def _as_tensor(outputs: Any, count: int) -> Tensor:
 
 def _runs_side_by_side(template: nn.Module, x: Tensor) -> bool:
     """Returns whether all that the template computes can run for many networks at once."""
-    networks = {key: t.detach()[None] for key, t in _state(template).items()}
+    networks = {key: t.detach()[None] for key, t in state_of(template).items()}
     try:
         with torch.no_grad():
             torch.func.vmap(lambda network: _as_tensor(torch.func.functional_call(template, network, (x,)), 1))(
@@ -201,26 +200,6 @@ def _runs_side_by_side(template: nn.Module, x: Tensor) -> bool:
             raise
         return False
     return True
-
-
-def _state(template: nn.Module) -> dict[str, Tensor]:
-    return {**dict(template.named_parameters(remove_duplicate=False)), **dict(template.named_buffers())}
-
-
-def template_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
-    """Parameter of the space -> of the template: the same name, or else the one in its place."""
-    state = _state(template)
-    if all(name in state for name in space.parameters):
-        return {name: name for name in space.parameters}
-    keys = [key for key, _ in template.named_parameters()]
-    if len(keys) != len(space.parameters):  # those of layers alone: slopes of activations are in no space
-        keys = [key for key in keys if isinstance(template.get_submodule(key.rpartition(".")[0]), LAYERS)]
-    if len(keys) != len(space.parameters):
-        raise InvalidValueError(
-            f"ProbeFeatures: the template has {len(keys)} parameters ({', '.join(keys)}), the space "
-            f"{len(space.parameters)} ({', '.join(space.parameters)})"
-        )
-    return dict(zip(space.parameters, keys, strict=True))
 
 
 def _initial(probes: int | Tensor | nn.Module, shape: Sequence[int] | None, template: nn.Module) -> Tensor:

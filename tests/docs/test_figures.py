@@ -19,7 +19,7 @@ from nfn_monomial.testing import random_element, random_networks
 
 ROOT = Path(__file__).parents[2]
 figures = script("figures")
-NAMES = ("same_function", "charges", "partitions", "rooms", "fibre")
+NAMES = ("same_function", "charges", "partitions", "rooms", "houses", "fibre")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,6 +67,13 @@ def test_there_is_a_square_for_each_direction() -> None:
     assert sum(squares.values()) == null_space(figures.Block(), tokens) == 150
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(int(words.split()[0]) for words in legend) == sorted(squares.values())
+
+
+def test_every_room_of_the_core_is_in_a_house_or_under_it_once() -> None:
+    (core,) = (layers for name, layers in figures.contracts().items() if name == "rooms of the core")
+    shown = " ".join(text.get_text() for text in figures.houses().axes[0].texts).split()
+    titles = "a space is data a module -> a space"
+    assert not [room for layer in core for room in layer if shown.count(room) - titles.split().count(room) != 1]
 
 
 def test_rooms_are_those_of_the_contract() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace, balance, normal_form
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import NormalForm
-from nfn_monomial.read.probes import template_names
+from nfn_monomial.sites import template_names
 from nfn_monomial.tools.experiments import experiments
 
 __all__ = [

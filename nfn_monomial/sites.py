@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.running import answers, disturbed, doubled, largest_change
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, Dim, opposite, segments_of
@@ -124,3 +125,24 @@ def true_sites(template: nn.Module, space: WeightSpace, names: Mapping[str, str]
         else:
             site.remove()
     return sorted(kept, key=lambda site: list(space.nodes).index(site.node))
+
+
+def state_of(template: nn.Module) -> dict[str, Tensor]:
+    """Parameters, under all their names, and buffers of a module."""
+    return {**dict(template.named_parameters(remove_duplicate=False)), **dict(template.named_buffers())}
+
+
+def template_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
+    """Parameter of the space -> of the template: the same name, or else the one in its place."""
+    state = state_of(template)
+    if all(name in state for name in space.parameters):
+        return {name: name for name in space.parameters}
+    keys = [key for key, _ in template.named_parameters()]
+    if len(keys) != len(space.parameters):  # those of layers alone: slopes of activations are in no space
+        keys = [key for key in keys if isinstance(template.get_submodule(key.rpartition(".")[0]), LAYERS)]
+    if len(keys) != len(space.parameters):
+        raise InvalidValueError(
+            f"ProbeFeatures: the template has {len(keys)} parameters ({', '.join(keys)}), the space "
+            f"{len(space.parameters)} ({', '.join(space.parameters)})"
+        )
+    return dict(zip(space.parameters, keys, strict=True))
