@@ -21,13 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.matching import is_of_older_release, placed, way_out_of
+from nfn_monomial.adapters.matching import way_out_of
 from nfn_monomial.alignment.outputs import Reading
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.checks import listed, require_numbers
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.fibre import NormalForm, normal_form
 from nfn_monomial.running import answers
+from nfn_monomial.tools.files.keys import is_of_older_release, placed
 
 from .folding import Fold, folds_of
 from .imports import SHOWN, DefinitionError, called, importing, named, own_code

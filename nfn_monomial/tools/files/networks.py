@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.matching import is_ignored, prefix_of
+from nfn_monomial.adapters.matching import is_ignored
 from nfn_monomial.adapters.modules import stack_labelled, stack_networks, unstack_networks
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
 
 from .atomic import write_whole
+from .keys import prefix_of
 from .tensors import PathLike, kind_of, module_state, read_safetensors, read_torch_file
 
 __all__ = ["StateDicts", "load_checkpoint", "load_safetensors", "save_safetensors"]

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
-from nfn_monomial.adapters.matching import OrderError, follows, match_in_order, match_names, natural, prefix_of
+from nfn_monomial.adapters.matching import OrderError, follows, match_in_order, match_names, natural
 from nfn_monomial.checks import listed, require_numbers
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.packing import is_counter
+from nfn_monomial.tools.files.keys import prefix_of
 
 from .models import NetworkInfo
 

@@ -11,10 +11,10 @@ from own_networks import State, moved, saved
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from nfn_monomial.adapters.matching import is_of_older_release, placed
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints
 from nfn_monomial.tools.checkpoints.networks import read_networks
 from nfn_monomial.tools.definitions.define import define
+from nfn_monomial.tools.files.keys import is_of_older_release, placed
 from nfn_monomial.tools.files.untrusted import FileError
 
 
