@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.running import answers, inputs_of, random_sum
+from nfn_monomial.checks import checked
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.running import answers, inputs_of, random_sum, running
 from nfn_monomial.space.axes import powers
 from nfn_monomial.space.packing import pieces
 from nfn_monomial.space.weight_space import WeightSpace
@@ -50,6 +52,7 @@ class Completeness(NamedTuple):
         )
 
 
+@checked
 def completeness(
     module: nn.Module, example_inputs: Any, space: WeightSpace, *, kwargs: Mapping[str, Any] | None = None
 ) -> Completeness:
@@ -69,6 +72,11 @@ def completeness(
         space: of its parameters, derived or written by hand.
         kwargs: further arguments of the module.
 
+    Raises:
+        TypeError: for a module or a space that is none.
+        ValueError: if the module has other tensors than the space, or does not run on the inputs; or if its outputs are
+            not finite.
+
     >>> from nfn_monomial import WeightSpace
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> space = WeightSpace.from_module(net, torch.randn(4, 2))
@@ -79,6 +87,16 @@ def completeness(
     """
     sizes, generator = space.sizes(), torch.Generator().manual_seed(0)
     example = Point.of(module, inputs_of(example_inputs), kwargs)
+    weights = example.weights()
+    for name, shape in space.shapes().items():
+        if name not in weights or tuple(weights[name].shape) != tuple(shape):
+            tensor = f"{name} of shape {tuple(weights[name].shape)}" if name in weights else f"no tensor {name}"
+            raise InvalidValueError(
+                f"completeness: {type(module).__name__} has {tensor}; {space} expects {space.describe(name)}. "
+                "WeightSpace.from_module(module, example_inputs) is a space of its own tensors"
+            )
+    with running(module, "the example inputs"):
+        example.steady_answers()
     # An axis is a piece and the dimensions that a neuron has one place in. All is nested in the whole.
     axes: dict[str, list[tuple[str, tuple[int, ...]]]] = {WHOLE: []}
     for piece in (name for name in space.pieces if name not in space.dead):

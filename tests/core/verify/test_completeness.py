@@ -1,5 +1,6 @@
 """Completeness: scalings that a space does not have are found by the gradient."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -100,3 +101,17 @@ def test_dead_parameters_are_left_out() -> None:
     complete = completeness(module, (tokens, tokens, tokens), space, kwargs={"need_weights": False})
     assert complete.missing == {}
     assert complete.gauges == complete.scalings
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    module, other = perceptron(nn.ReLU()), WeightSpace.mlp([3, 4, 5, 2], "relu")
+    space = WeightSpace.from_module(module, X)
+    with pytest.raises(ValueError, match=r"Sequential has no tensor weight\.0; .* WeightSpace.from_module"):
+        completeness(module, X, other)
+    narrower = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    with pytest.raises(ValueError, match=r"Sequential has 0\.weight of shape \(3, 3\)"):
+        completeness(narrower, X, space)
+    with pytest.raises(ValueError, match="does not run on the example inputs"):
+        completeness(module, torch.randn(5, 4), space)
+    with pytest.raises(TypeError, match="module must be"):
+        completeness(3, X, space)  # type: ignore[arg-type]
