@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from nfn_monomial.canonical.balance import Balance, rescaling
 from nfn_monomial.checks import Count, Finite, Share, checked
 from nfn_monomial.nn.messages import MessageBlock
-from nfn_monomial.nn.neurons import NeuronEmbedding, neuron_layout
+from nfn_monomial.nn.neurons import NeuronEmbedding, NeuronReadout
+from nfn_monomial.nn.neurons.buckets import Neurons
 from nfn_monomial.nn.norm import EquivariantNorm
-from nfn_monomial.nn.pool import NeuronPool, NeuronReadout
+from nfn_monomial.nn.pool import NeuronPool
 from nfn_monomial.nn.steps import packed
 from nfn_monomial.read.probes import ProbeFeatures
 from nfn_monomial.read.statistics import InvariantStatistics
@@ -24,7 +25,7 @@ from .blocks import Blocks, changed, mlp_head
 
 
 class _MessageBody(nn.Module):
-    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features, of which some are read."""
+    """Embedding and blocks: networks on which no scale acts -> neuron features in buckets."""
 
     def __init__(
         self,
@@ -32,23 +33,19 @@ class _MessageBody(nn.Module):
         in_channels: int,
         channels: int,
         layers: int,
-        reads: Collection[int],
         tied: bool,
         norm: bool = True,
+        last: bool = False,
         probes: ProbeFeatures | None = None,
     ) -> None:
         super().__init__()
         extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
-        blocks, zeros = list[MessageBlock](), self.embed.zeros
-        for read in [None] * (layers - 1) + [reads]:
-            blocks.append(MessageBlock(space, channels, tied=tied, norm=norm, reads=read, zeros=zeros))
-            zeros = blocks[-1].messages.zeros_after
+        blocks = [MessageBlock(space, channels, tied=tied, norm=norm, last=last and i == layers - 1) for i in range(layers)]
         self.blocks = Blocks(*blocks)
-        self.norm = EquivariantNorm(space, channels, reads=reads) if norm else nn.Identity()
 
-    def forward(self, networks: Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
-        out: Features = self.norm(self.blocks(self.embed(networks, extra)))
+    def forward(self, networks: Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
+        out: Neurons = self.blocks(self.embed.on(networks, extra))
         return out
 
 
@@ -121,10 +118,8 @@ class MessagePassingNFN(_OnBalanced):
         super().__init__(space, in_channels)
         self.balance = Balance(space, signs=False) if balance else None
         self.probes = probes
-        neurons = neuron_layout(self.inner)
-        pooled = [neurons.stream(node) for node in neurons.nodes] + [len(neurons.layout) - 1] * neurons.const
-        self.body = _MessageBody(self.inner, in_channels, channels, layers, pooled, tied, norm, probes)
-        self.pool = NeuronPool(self.inner, channels)
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, True, probes)
+        self.pool = NeuronPool(self.inner, channels, norm)
         self.stats = InvariantStatistics(self.inner, in_channels) if append_stats else None
         width = sum(part.out_features for part in (self.pool, self.stats, probes) if part is not None)
         self.head = mlp_head(width, hidden, out_features, nn.SiLU, dropout)
@@ -174,8 +169,8 @@ class MessagePassingEditor(_OnBalanced):
         init_scale: Finite = 0.01,
     ) -> None:
         super().__init__(space, in_channels)
-        edited = {place.field for place in neuron_layout(self.inner).places}
-        self.body = _MessageBody(self.inner, in_channels, channels, layers, edited, tied)
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied)
+        self.norm = EquivariantNorm(self.inner, channels)
         self.readout = NeuronReadout(self.inner, channels, in_channels)
         self.scale = nn.Parameter(torch.full((len(space.layout),), float(init_scale)))
 
@@ -189,7 +184,7 @@ class MessagePassingEditor(_OnBalanced):
             features = packed(self.space, networks)
         balancing = None if prepared else rescaling(self.space, features, signs=False)
         balanced = self.space.unpack(features if balancing is None else balancing.act(features))
-        change = self.space.pack(self.inner.unpack(self.readout(self.body(balanced))), check_finite=False)
+        change = self.space.pack(self.inner.unpack(self.readout(self.norm(self.body(balanced)))), check_finite=False)
         change = change if balancing is None else balancing.inverse().act(change)
         edited = changed(features, self.scale, change)
         return self.inner.pack(self.space.unpack(edited), check_finite=False) if prepared else edited

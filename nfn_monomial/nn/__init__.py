@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .input_norm import InputNorm
     from .linear import EquivariantLinear
     from .messages import GatedActivation, MessageBlock, MessagePassing
-    from .neurons import NeuronEmbedding, neuron_layout
+    from .neurons import NeuronEmbedding, NeuronReadout, neuron_layout
     from .norm import EquivariantNorm
-    from .pool import InvariantPool, NeuronPool, NeuronReadout
+    from .pool import InvariantPool, NeuronPool
     from .tensor_product import TensorProduct
 else:
     lazy(
@@ -27,9 +27,9 @@ else:
             "input_norm": ["InputNorm"],
             "linear": ["EquivariantLinear"],
             "messages": ["GatedActivation", "MessageBlock", "MessagePassing"],
-            "neurons": ["NeuronEmbedding", "neuron_layout"],
+            "neurons": ["NeuronEmbedding", "NeuronReadout", "neuron_layout"],
             "norm": ["EquivariantNorm"],
-            "pool": ["InvariantPool", "NeuronPool", "NeuronReadout"],
+            "pool": ["InvariantPool", "NeuronPool"],
             "tensor_product": ["TensorProduct"],
         },
     )

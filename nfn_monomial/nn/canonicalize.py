@@ -115,6 +115,16 @@ def degree_zero(x: Tensor, felt: Symmetry) -> Tensor:
     return neutral * x.shape[-1] ** 0.5 if felt.scales else neutral
 
 
+def neutral(x: Tensor, flips: Tensor | bool, scales: Tensor | bool) -> Tensor:
+    """`degree_zero` where signs flip and scales act, which may be other entries: tensors that broadcast against ``x``."""
+    if scales is not False:
+        unscaled = degree_zero(x, Symmetry.SCALE)
+        x = unscaled if scales is True else torch.where(scales, unscaled, x)
+    if flips is not False:
+        x = x.abs() if flips is True else torch.where(flips, x.abs(), x)
+    return x
+
+
 def _merge_plan(space: WeightSpace, target: WeightSpace) -> tuple[tuple[tuple[int, int, int], ...], ...]:
     """For each output field, which slices (field, offset, multiplicity) of the input make it up."""
     plan: list[list[tuple[int, int, int]]] = [[] for _ in target.layout.types]

@@ -12,21 +12,20 @@ The formulas on an edge and at a neuron, however neurons are laid out, are in `n
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, checked
-from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .canonicalize import degree_zero
-from .edges import scaled, sum_of, untouched
-from .incidence import Places
-from .neurons import NeuronLayer
-from .neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, mix_of
+from .canonicalize import neutral
+from .edges import AtEnd, Matrices, mixed, plain_exchange, untouched
+from .neurons.buckets import Neurons, parts
+from .neurons.layers import NeuronLayer
+from .neurons.layout import kinds_of
+from .neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
 from .norm import EquivariantNorm
 
 
@@ -48,106 +47,109 @@ class MessagePassing(NeuronLayer):
         channels: of all streams.
         tied: whether all layers of the network share their parameters, as they do on graphs: all edges with one number
             of ends, all nodes with the same streams. Otherwise every set of edges and every node has its own.
-        reads: see `NeuronLayer`. Edges of which none is read stay as they are, as do the streams of such a node.
-        zeros: see `NeuronLayer`.
+        last: whether only invariants of neurons are read behind the layer: edges then stay as they are.
 
     Attributes:
-        zeros_after: the fields of input and update that are 0.
+        edges: number of ends -> `EdgeMessages` of all edges that have so many.
+        nodes: `NeuronUpdate` of each kind of nodes.
+        up: ``(nested nodes, C, C)``, from their invariants to those that they are nested in.
+        down: the same, back.
+        const: ``(2, C, C)``, from parameters without an axis, and to them.
     """
 
     @checked
-    def __init__(
-        self,
-        space: WeightSpace,
-        channels: Count,
-        *,
-        tied: bool = False,
-        reads: Collection[int] | None = None,
-        zeros: Collection[int] | None = None,
-    ) -> None:
-        zeros = None if tied else zeros  # a shared matrix multiplies some streams that are not 0
-        super().__init__(space, channels, reads, zeros)
-        self.tied = tied
-        plans, edges = self.neurons.nodes, self.neurons.edges
-        self._places = [Places(edge.grid, edge.grid, edge.grid) for edge in edges]
-        self._edge_keys = _shared([(edge.key, len(edge.ends)) for edge in edges], tied)
-        keys = zip(plans, _shared(list(plans.items()), tied), strict=True)
-        self._node_keys = {node: key for node, key in keys if self.reads_of(node)}
-        self.edges, self.nodes = nn.ModuleDict(), nn.ModuleDict()
-        reached = set[int]()  # fields that messages come to which are not 0
-        for key, edge in zip(self._edge_keys, edges, strict=True):
-            silent = {number for number, end in enumerate(edge.ends) if end.against in self.zeros}
-            reached.update(end.along for number, end in enumerate(edge.ends) if silent <= {number})
-            changed = self.reads_edges and self.zeros.isdisjoint(end.along for end in edge.ends)
-            mixed = [i not in silent and len(silent) < 2 for i in range(len(edge.ends))]
-            if key not in self.edges:
-                self.edges[key] = EdgeMessages(channels, mixed, changed, self.reads_edges)
-        transported = set[int]()
-        for node, plan in plans.items():
-            fields = self.neurons.numbers(node)
-            silent = {i for i, field in enumerate(fields) if field in self.zeros}
-            unreached = [] if zeros is None else [i for i, field in enumerate(fields) if field not in reached]
-            transported.update(fields[target] for *factors, target in plan.transports if silent.isdisjoint(factors))
-            if node in self._node_keys and self._node_keys[node] not in self.nodes:
-                self.nodes[self._node_keys[node]] = NeuronUpdate(channels, plan, silent, unreached)
-        self.zeros_after = self.zeros - reached - transported
-        inner = [node for node in plans if node in space.nesting]
-        nests = zip(inner, _shared([(node, None) for node in inner], tied), strict=True)
-        self._nests = [(node, space.nesting[node], key) for node, key in nests]
-        up = [key for _, parent, key in self._nests if parent in self._node_keys]
-        down = [key for child, _, key in self._nests if child in self._node_keys]
-        self.up, self.down = (nn.ModuleDict({key: mix_of(channels) for key in keys}) for keys in (up, down))
-        self.const = nn.ModuleList(mix_of(channels) for _ in range(2 if self.neurons.const else 0))
+    def __init__(self, space: WeightSpace, channels: Count, *, tied: bool = False, last: bool = False) -> None:
+        super().__init__(space, channels)
+        self.tied, self.last = tied, last
+        kinds = kinds_of(self.neurons, tied)
+        slices = {ends: 1 + max(of.values()) for ends, of in kinds.edges.items()}
+        self.edges = nn.ModuleDict({str(ends): EdgeMessages(channels, n, ends, not last) for ends, n in slices.items()})
+        self.nodes = nn.ModuleList(NeuronUpdate(channels, kind, 1 + max(of.values())) for kind, of in kinds.nodes.items())
+        nests = len(self.neurons.nests) if not tied else min(1, len(self.neurons.nests))
+        self.up, self.down = (nn.Parameter(torch.empty(nests, channels, channels)) if nests else None for _ in range(2))
+        self.const = nn.Parameter(torch.empty(2, channels, channels)) if self.neurons.const else None
+        self.reset_parameters()
 
-    def forward(self, features: Features) -> Features:
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for module in (*self.edges.values(), *self.nodes):
+            module.reset_parameters()  # type: ignore[operator]
+        for parameter in (self.up, self.down, self.const):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -(self.channels**-0.5), self.channels**-0.5)
+
+    def on(self, neurons: Neurons) -> Neurons:
         """Neuron features -> their update."""
-        fields = self.fields(features)
-        return Features(self.out_layout, tuple(self.updates(fields, [None] * len(self._places))))
+        return self.updates(neurons, [None] * len(neurons.edges))
 
-    def updates(self, x: Sequence[Tensor], scales: Sequence[Tensor | None], residual: bool = False) -> list[Tensor]:
-        """Fields -> their updates, those that are not read as they are; ``scales`` and ``residual``: see `exchange`."""
-        updates = list(x)
-        messages: list[list[Tensor]] = [[] for _ in x]
-        into: dict[str, list[Tensor]] = {node: [] for node in self.neurons.nodes}
-        out_of: dict[str, list[Tensor]] = {node: [] for node in self.neurons.nodes}
-        each = zip(self.neurons.edges, self._edge_keys, self._places, scales, strict=True)
-        for field, (edge, key, places, scale) in enumerate(each):
-            ends = [(x[end.against], x[end.along], x[end.inv]) for end in edge.ends]
-            (sent, hidden), updates[field] = self.edges[key](places, x[field], ends, scale, residual)
-            for number, end in enumerate(edge.ends):
-                count = math.prod([size for i, size in enumerate(x[field].shape[1:-1]) if i not in end.at])
-                messages[end.along].append(sent[number])
-                (out_of if number else into)[end.node].append(hidden[number] / count)
-        for node, key in self._node_keys.items():
-            fields = self.neurons.fields(node)
-            summands = [*messages[fields], into[node], out_of[node]]
-            *sums, z_into, z_out_of = (sum_of(t) if t else torch.zeros_like(x[fields][-1]) for t in summands)
-            updates[fields] = self.nodes[key](x[fields], sums, z_into, z_out_of)
-        for child, parent, key in self._nests:
-            of_child, of_parent = self.neurons.stream(child), self.neurons.stream(parent)
-            if parent in self._node_keys:
-                updates[of_parent] = updates[of_parent] + self.up[key](x[of_child].mean(-2))
-            if child in self._node_keys:
-                updates[of_child] = updates[of_child] + self.down[key](x[of_parent]).unsqueeze(-2)
+    def updates(self, neurons: Neurons, scales: Sequence[Tensor | None], residual: bool = False) -> Neurons:
+        """Neuron features -> their updates; for ``scales`` and ``residual`` of edges see `plain_exchange`."""
+        buckets = neurons.buckets
+        of_kinds = parts(buckets.slices[self.tied].edges, self.edges.values(), "hidden", "gate")
+        edges = list(neurons.edges)
+        sums: list[Tensor] = []
+        for i, (bucket, ends) in enumerate(zip(buckets.edges, self._brought(neurons), strict=True)):
+            matrices = Matrices(*next(of_kinds[bucket.kind]))
+            at_ends, edges[i] = plain_exchange(bucket.grid, edges[i], ends, matrices, scales[i], residual, bucket.mask)
+            sums += [x.flatten(0, -3) for pair in at_ends for x in pair]
+        return Neurons(buckets, tuple(edges), self._rows(neurons, sums))
+
+    def _brought(self, neurons: Neurons) -> list[list[AtEnd]]:
+        """For each bucket of edges the tensors at their ends."""
+        buckets, x, slices = neurons.buckets, neurons.rows, neurons.buckets.slices[self.tied]
+        kinds = 2 if self.last else 3
+        groups = buckets.taken(x, kinds)
+        matrices, biases = (
+            parts(picks, self.edges.values(), name) for picks, name in ((slices.ends, "ends"), (slices.edges, "bias"))
+        )
+        for i, (group, of_group) in enumerate(zip(buckets.ends, groups, strict=True)):
+            (of_ends,) = next(matrices[group.kind])
+            groups[i] = mixed(of_group.flatten(0, 1), of_ends.flatten(0, 1)).view(of_group.shape)
+        brought = []
+        for bucket, ends in zip(buckets.edges, buckets.at_ends(groups), strict=True):
+            (bias,) = next(biases[bucket.kind])
+            at = [AtEnd(*end) if kinds == 3 else AtEnd(end[0], None, end[1]) for end in (x.unbind(1) for x in ends)]
+            at[0] = at[0]._replace(hidden=at[0].hidden + bias.view(len(bias), *[1] * (at[0].hidden.ndim - 2), -1))
+            brought.append(at)
+        return brought
+
+    def _rows(self, neurons: Neurons, sums: Sequence[Tensor]) -> Tensor:
+        """The update of all rows, of the sums at all ends."""
+        buckets, x = neurons.buckets, neurons.rows
+        of_kinds = parts(buckets.slices[self.tied].nodes, self.nodes, "mixes", "inv", "bias")
+        new = []
+        for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
+            mixes, inv, bias = next(of_kinds[bucket.number])
+            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, mixes.transpose(0, 1), inv, bias)]
         if self.neurons.const:
-            for i in map(self.neurons.stream, self._node_keys):
-                updates[i] = updates[i] + _broadcast(self.const[0](x[-1]), updates[i])
-            means = [x[i].flatten(1, -2).mean(1) for i in map(self.neurons.stream, self.neurons.nodes)]
-            updates[-1] = self.const[1](sum_of(means) / len(means) if means else x[-1])
-        return updates
+            new.append(x[-1:])
+        rows = torch.cat(new)
+        if self.up is not None and self.down is not None:
+            for nest, pick in zip(buckets.nests, buckets.slices[self.tied].nests, strict=True):
+                up, down = (p.index_select(0, pick) for p in (self.up, self.down))
+                parents = x.index_select(0, nest.parents).unflatten(0, (len(pick), -1))
+                children = x.index_select(0, nest.children).unflatten(0, (*parents.shape[:2], -1))
+                ups, downs = mixed(children.mean(2), up), mixed(parents, down).unsqueeze(2).expand_as(children)
+                new_inv = torch.cat([ups.flatten(0, 1), downs.flatten(0, 2)])
+                rows = rows.index_add(0, torch.cat([nest.parents, nest.children]), new_inv)
+        return rows if self.const is None else self._with_const(neurons, rows)
+
+    def _with_const(self, neurons: Neurons, rows: Tensor) -> Tensor:
+        assert self.const is not None
+        x, nodes = neurons.rows, list(neurons.buckets.invariants.values())
+        out, into = x[-1:] @ self.const[0], x[-1:]
+        if nodes:
+            into = torch.stack([x.index_select(0, at).mean(0) for at in nodes]).mean(0, keepdim=True)
+            at = torch.cat(nodes)
+            rows = rows.index_add(0, at, out.expand(len(at), -1, -1))
+        return torch.cat([rows[:-1], into @ self.const[1]])
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
 
 
-def _shared(named: Sequence[tuple[str, object]], tied: bool) -> list[str]:
-    """A key for each of some modules: the same for those of the same kind where they are tied, else their names."""
-    kinds = list(dict.fromkeys(kind for _, kind in named))
-    return [f"all_{i}" if (i := kinds.index(kind)) else "all" for _, kind in named] if tied else [n for n, _ in named]
-
-
-def _broadcast(const: Tensor, like: Tensor) -> Tensor:
-    return const.view(const.shape[0], *[1] * (like.ndim - 2), const.shape[-1])
+GATE = ("hidden", "hidden_bias", "out", "out_bias")
+"""The parameters of `NeuronGate`, as `gated` takes them."""
 
 
 class GatedActivation(NeuronLayer):
@@ -160,47 +162,39 @@ class GatedActivation(NeuronLayer):
         space: the networks' weight space.
         channels: of all streams.
         tied: whether all nodes with the same streams share one gate.
-        reads: see `NeuronLayer`.
-        zeros: see `NeuronLayer`.
+        last: whether only invariants are read behind the layer: charged streams then pass through.
     """
 
     @checked
-    def __init__(
-        self,
-        space: WeightSpace,
-        channels: Count,
-        *,
-        tied: bool = False,
-        reads: Collection[int] | None = None,
-        zeros: Collection[int] | None = None,
-    ) -> None:
-        super().__init__(space, channels, reads, zeros)
-        self.tied = tied
-        plans = self.neurons.nodes
-        keys = _shared([(node, plan.charges) for node, plan in plans.items()], tied)
-        self._keys = {node: key for node, key in zip(plans, keys, strict=True) if self.reads_of(node)}
-        self.gates = nn.ModuleDict()
-        for key in dict.fromkeys(self._keys.values()):
-            nodes = [self.neurons.numbers(n) for n, k in self._keys.items() if k == key]
-            charged = any(field in self.reads - self.zeros for fields in nodes for field in fields[:-1])
-            invariant = any(fields[-1] in self.reads for fields in nodes)
-            self.gates[key] = NeuronGate(channels, len(nodes[0]), charged, invariant)
+    def __init__(self, space: WeightSpace, channels: Count, *, tied: bool = False, last: bool = False) -> None:
+        super().__init__(space, channels)
+        self.tied, self.last = tied, last
+        kinds = kinds_of(self.neurons, tied).nodes.items()
+        self.gates = nn.ModuleList(
+            NeuronGate(channels, len(kind.order), 1 + max(of.values()), not last) for kind, of in kinds
+        )
         self.const = NeuronGate(channels, 1) if self.neurons.const else None
 
-    def forward(self, features: Features) -> Features:
-        """Neuron features -> gated ones."""
-        return Features(self.out_layout, tuple(self.gated(self.fields(features))))
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for gate in self.children():
+            for module in gate.modules():
+                if isinstance(module, NeuronGate):
+                    module.reset_parameters()
 
-    def gated(self, x: Sequence[Tensor]) -> list[Tensor]:
-        """Fields -> the same, gated where they are read."""
-        gated = list(x)
-        for node, key in self._keys.items():
-            fields = self.neurons.fields(node)
-            charged = zip(x[fields][:-1], self.in_layout.felt[fields][:-1], strict=True)
-            gated[fields] = self.gates[key](x[fields], [degree_zero(t, felt) for t, felt in charged])
+    def on(self, neurons: Neurons) -> Neurons:
+        """Neuron features -> gated ones."""
+        buckets, x = neurons.buckets, neurons.rows
+        of_kinds = parts(buckets.slices[self.tied].nodes, self.gates, *GATE)
+        new = []
+        for bucket, streams in zip(buckets.nodes, buckets.of_nodes(x), strict=True):
+            killed = neutral(streams[:-1], bucket.flips, bucket.scales)
+            outputs = gated(streams, killed, *next(of_kinds[bucket.number]))
+            new += [t.flatten(0, 2) for t in ([streams[:-1], *outputs] if self.last else outputs)]
         if self.const is not None:
-            gated[-1:] = self.const(x[-1:], ())
-        return gated
+            parameters = [getattr(self.const, name) for name in GATE]
+            new += [t.flatten(0, 1) for t in gated(x[-1:].unsqueeze(0), x[:0].unsqueeze(0), *parameters)]
+        return Neurons(buckets, neurons.edges, torch.cat(new))
 
 
 class MessageBlock(NeuronLayer):
@@ -215,43 +209,32 @@ class MessageBlock(NeuronLayer):
         tied: see `MessagePassing`.
         norm: whether the norm is there. It keeps deep stacks in range, but a network's own sizes are divided out
             before messages are made; to compute with exact values (a network's outputs) leave it out.
-        reads: see `NeuronLayer`; other fields stay as they are.
-        zeros: see `NeuronLayer`.
+        last: whether only invariants of neurons are read behind the block: edges then stay as they are.
     """
 
     @checked
     def __init__(
-        self,
-        space: WeightSpace,
-        channels: Count,
-        *,
-        tied: bool = False,
-        norm: bool = True,
-        reads: Collection[int] | None = None,
-        zeros: Collection[int] | None = None,
+        self, space: WeightSpace, channels: Count, *, tied: bool = False, norm: bool = True, last: bool = False
     ) -> None:
-        super().__init__(space, channels, reads, zeros)
+        super().__init__(space, channels)
+        self.last = last
         self.norm = EquivariantNorm(space, channels) if norm else None
-        self.messages = MessagePassing(space, channels, tied=tied, reads=reads, zeros=zeros)
-        self.gate = GatedActivation(space, channels, tied=tied, reads=reads, zeros=self.messages.zeros_after)
+        self.messages = MessagePassing(space, channels, tied=tied, last=last)
+        self.gate = GatedActivation(space, channels, tied=tied, last=last)
 
-    def forward(self, features: Features) -> Features:
-        """Neuron features of the space, in and out."""
+    def on(self, neurons: Neurons) -> Neurons:
+        """Neuron features -> the same, one round of messages later."""
         kinds = {"norm": EquivariantNorm, "messages": MessagePassing, "gate": GatedActivation}
-        parts = [(part, kinds[name]) for name, part in self.named_children()]
-        if all(untouched(part, kind) for part, kind in parts):
-            out = self._at_once(self.fields(features))
-        else:
-            y = features if self.norm is None else self.norm(features)
-            out = (features + self.gate(y + self.messages(y))).tensors
-        pairs = zip(features.tensors, out, strict=True)
-        return Features(self.out_layout, tuple(new if i in self.reads else x for i, (x, new) in enumerate(pairs)))
-
-    def _at_once(self, x: Sequence[Tensor]) -> Sequence[Tensor]:
-        edges = len(self.neurons.edges)
-        factors = [None] * len(x) if self.norm is None else self.norm.factors(x)
-        y = [t if by is None or i < edges else scaled(t, by) for i, (t, by) in enumerate(zip(x, factors, strict=True))]
-        updates = self.messages.updates(y, factors[:edges], residual=True)
-        added = [t if i < edges else t + update for i, (t, update) in enumerate(zip(y, updates, strict=True))]
-        gated = self.gate.gated(added)
-        return [*updates[:edges], *(t + g for t, g in zip(x[edges:], gated[edges:], strict=True))]
+        if all(untouched(part, kinds[name]) for name, part in self.named_children()):
+            rows, scales = neurons.rows, [None] * len(neurons.edges)
+            if self.norm is not None:
+                rows, frames = self.norm.of_rows(neurons)
+                scales = self.norm.edge_scales(neurons, frames)
+            new = self.messages.updates(Neurons(neurons.buckets, neurons.edges, rows), scales, residual=True)
+            out = self.gate.on(Neurons(neurons.buckets, new.edges, rows + new.rows))
+            return Neurons(neurons.buckets, out.edges, neurons.rows + out.rows)
+        y = neurons if self.norm is None else self.norm(neurons)
+        update = self.messages(y)
+        if self.last:
+            return Neurons(neurons.buckets, neurons.edges, neurons.rows + self.gate(Neurons(y.buckets, y.edges, y.rows + update.rows)).rows)
+        return neurons + self.gate(y + update)

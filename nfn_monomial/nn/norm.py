@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, checked
-from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .edges import scaled, watched
-from .neurons import NeuronLayer
-
-Reduction = Callable[[Tensor], Tensor]
+from .neurons.buckets import Neurons, Norms
+from .neurons.layers import NeuronLayer
 
 
 class EquivariantNorm(NeuronLayer):
@@ -28,138 +24,138 @@ class EquivariantNorm(NeuronLayer):
     and the one g of opposite charge ``rho_j = sqrt(|h_j| / |g_j|)`` (the other factor alone where one is 0 or not
     there), which has the charge of h: sizes are invariants, so that no charge is broken, and scales of 1e6 change no
     digit. Edges at neurons of which both streams are 0 have no frame and do not count. ``inv`` is normalised neuron by
-    neuron, ``const`` network by network. Exact at any scale of the features, see `by_size_of`; fields of 0 stay 0.
+    neuron, ``const`` network by network. Exact at any scale of the features, see `over_size`; fields of 0 stay 0.
 
     Args:
         space: the networks' weight space.
         channels: of all streams.
-        reads: numbers of the fields that are read after the norm, by default all; others stay as they are.
+
+    Attributes:
+        edge_gain: ``(C,)``.
+        gain: ``(kinds, C)``, of the kinds of streams, then of ``const`` where there is one.
     """
 
     @checked
-    def __init__(self, space: WeightSpace, channels: Count, *, reads: Collection[int] | None = None) -> None:
-        super().__init__(space, channels, reads)
-        plans = self.neurons.nodes
-        kinds = list(dict.fromkeys(charges for plan in plans.values() for charges in plan.charges))
-        self._gains = [kinds.index(charges) for plan in plans.values() for charges in plan.charges]
-        self._invariants = {self.neurons.stream(node) for node in plans}
-        # Of each stream that scales, the one of opposite charge.
-        self._opposites: dict[int, int | None] = {}
-        for node, plan in plans.items():
-            numbers = self.neurons.numbers(node)
-            for i, field in enumerate(numbers[:-1]):
-                if self.in_layout.felt[field].scales:
-                    opposite = plan.opposite(i)
-                    self._opposites[field] = None if opposite is None else numbers[opposite]
-        self.edge_gain = nn.Parameter(torch.ones(channels)) if self.reads_edges else None
-        self.gain = nn.Parameter(torch.ones(len(kinds), channels))
-        self.const_gain = nn.Parameter(torch.ones(channels)) if self.neurons.const else None
+    def __init__(self, space: WeightSpace, channels: Count) -> None:
+        super().__init__(space, channels)
+        self.edge_gain = nn.Parameter(torch.ones(channels))
+        self.gain = nn.Parameter(torch.ones(len(self.neurons.stream_kinds) + self.neurons.const, channels))
 
-    def forward(self, features: Features) -> Features:
+    def reset_parameters(self) -> None:
+        """Sets all gains to 1."""
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
+    def on(self, neurons: Neurons) -> Neurons:
         """Neuron features -> the same, of size 1."""
-        fields = self.fields(features)
-        pairs = zip(fields, self.factors(fields), strict=True)
-        return Features(self.out_layout, tuple(x if by is None else scaled(x, by) for x, by in pairs))
+        rows, frames = self.of_rows(neurons)
+        edges = zip(neurons.edges, self.edge_scales(neurons, frames), strict=True)
+        return Neurons(neurons.buckets, tuple(scaled(x, by) for x, by in edges), rows)
 
-    def factors(self, fields: Sequence[Tensor]) -> list[Tensor | None]:
-        """The factor of each field, for layers that multiply while they read edges; None where there is none."""
-        # Reciprocals of the streams' frames.
-        by_frame = {i: frame(None if j is None else fields[j], fields[i]) for i, j in self._opposites.items()}
-        factors: list[Tensor | None] = [None] * len(fields)
-        if self.edge_gain is not None:
-            for i, edge in enumerate(self.neurons.edges):
-                measured = wide(fields[i])
-                for number, end in enumerate(edge.ends):
-                    if end.along in by_frame:
-                        measured = measured * edge.grid.take(by_frame[end.along], number)
-                rows = [1 + axis for axis in edge.ends[0].at]
-                sources = [d for d in range(1, measured.ndim - 1) if d not in rows]
-                factors[i] = by_size(measured, (*rows, -1), sources) * self.edge_gain
-        for i, kind in enumerate(self._gains, len(self.neurons.edges)):
-            if i in self.reads:
-                measured = wide(fields[i]) * by_frame[i] if i in by_frame else wide(fields[i])
-                dims = (-1,) if i in self._invariants else range(1, measured.ndim)
-                factors[i] = by_size(measured, dims) * self.gain[kind]
-        if self.const_gain is not None:
-            factors[-1] = by_size(wide(fields[-1])) * self.const_gain
-        return factors
+    def of_rows(self, neurons: Neurons) -> tuple[Tensor, Tensor | None]:
+        """The rows, normalised; and the reciprocal frames of each, where scales act on any."""
+        norms, x = neurons.buckets.norms, neurons.rows
+        lengths = length(x, (-1,)).squeeze(-1)
+        frames = None if norms.scaled is None else _frames(norms, lengths)
+        by = over_sizes(lengths if frames is None else lengths * frames, norms.group, norms.groups, norms.count[:, None] * x.shape[-1], x.dtype)
+        return scaled(x, by.to(_wide(x.dtype)).unsqueeze(-1) * self.gain.index_select(0, norms.gain).unsqueeze(1)), frames
+
+    def edge_scales(self, neurons: Neurons, frames: Tensor | None) -> list[Tensor]:
+        """What edges are to be multiplied by, ``(S, *ones, B, C)`` for each bucket."""
+        buckets, measured = neurons.buckets, list(neurons.edges)
+        if frames is not None:
+            at_ends = buckets.at_ends(buckets.taken(frames.unsqueeze(-1)))
+            for i, (bucket, ends) in enumerate(zip(buckets.edges, at_ends, strict=True)):
+                measured[i] = measured[i].to(_wide(measured[i].dtype))
+                for j, of_end in enumerate(ends):
+                    measured[i] = measured[i] * bucket.grid.take(of_end[:, 1], j).to(measured[i].dtype)
+        return [
+            over_size(x, (*range(1, x.ndim - 2), -1), bucket.counts * x.shape[-1]) * self.edge_gain
+            for x, bucket in zip(measured, buckets.edges, strict=True)
+        ]
 
 
-def by_size(measured: Tensor, dims: Sequence[int] = (-1,), summed: Sequence[int] = ()) -> Tensor:
-    """``1 / sqrt(sum of mean of measured^2)``, means over ``dims``, 1 where all is 0; ``measured`` is `wide`."""
-    count = math.prod([measured.shape[d] for d in dims])
-    if watched(measured):
-        return _by_norm(measured, (*dims, *summed), count)
-    over: Tensor = _ByNorm.apply(measured, (*dims, *summed), count)  # type: ignore[no-untyped-call]
+def length(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Norms over dimensions, which are kept, in float64: nothing overflows, and sums of squares lose nothing."""
+    if x.dtype == torch.float64:
+        top = x.detach().abs().amax(tuple(dims), keepdim=True) if all(x.shape[d] for d in dims) else x.new_ones(())
+        top = torch.where(top > 0, top, 1.0)
+        # Larger numbers have no normal reciprocal.
+        return top * torch.linalg.vector_norm(x / top, 2, tuple(dims), True)
+    norm: Tensor = torch.linalg.vector_norm(x, 2, tuple(dims), True, dtype=torch.float64)
+    return norm
+
+
+def over_size(x: Tensor, dims: Sequence[int], count: Tensor) -> Tensor:
+    """``sqrt(count / sum of x^2)`` over dimensions, which are kept, and 1 where all is 0.
+
+    No epsilon: as exact at sizes of 1e-30 as at 1. A gradient is of size 1 / size. Where that could overflow (below
+    5e-32 in float32), features count as 0.
+    """
+    if watched(x):
+        return _over(length(x, dims), count, x.dtype)
+    over: Tensor = _OverSize.apply(x, tuple(dims), count)  # type: ignore[no-untyped-call]
     return over
 
 
-def by_size_of(measured: Tensor, largest: Reduction, mean_square: Reduction) -> Tensor:
-    """``1 / sqrt(mean_square(measured))``, and 1 where all that is measured is 0.
-
-    Divided by the largest entry first: as exact at sizes of 1e-30 as at 1, and not biased by an epsilon. A gradient is
-    of size 1 / largest. Where that could overflow (below 5e-32 in float32), features count as 0.
+def over_sizes(lengths: Tensor, group: Tensor, groups: int, count: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same of vectors ``(rows, B)`` of these lengths which have their size in common with others of their group.
 
     Args:
-        measured: the features whose size is taken, in their frame and `wide`.
-        largest: a bound of the size of all entries that have their size in common, not many times larger than the
-            largest of them, in a shape that broadcasts.
-        mean_square: likewise the mean of their squares, or another number in its place.
+        lengths: of rows, float64.
+        group: of each row.
+        groups: how many there are.
+        count: see `over_size`, of each row's group.
+        dtype: of the features.
     """
-    limits = torch.finfo(measured.dtype)
-    with torch.no_grad():
-        bound = largest(measured)
-        # Larger numbers than 1 / tiny have no normal reciprocal.
-        by_bound = torch.where(bound > limits.max ** (-13 / 16), bound.clamp_max(1 / limits.tiny), 1.0).reciprocal()
-    square = mean_square(measured * by_bound)
-    return by_bound * torch.rsqrt(torch.where(square > 0, square, 1.0))
+    top = None
+    if dtype == torch.float64:
+        top = lengths.new_zeros(groups, lengths.shape[1]).index_add(0, group, lengths.detach()).index_select(0, group)
+        lengths = lengths / torch.where(top > 0, top, 1.0)
+    squares = lengths.new_zeros(groups, lengths.shape[1]).index_add(0, group, lengths.square())
+    square = squares.index_select(0, group)
+    alive = square > _tiny(dtype) ** 2 if top is None else top > _tiny(dtype)
+    by = torch.where(alive, count / torch.where(alive, square, 1.0), 1.0).sqrt()
+    return by if top is None else by / torch.where(alive, top, 1.0)
 
 
-def _by_norm(measured: Tensor, dims: tuple[int, ...], count: int) -> Tensor:
-    def mean_square(x: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True)
-        return norm.square() / count
-
-    return by_size_of(measured, lambda x: x.abs().sum(dims, True), mean_square)
+def _over(size: Tensor, count: Tensor, dtype: torch.dtype) -> Tensor:
+    alive = size > _tiny(dtype)
+    by = torch.where(alive, count.sqrt() / torch.where(alive, size, 1.0), 1.0)
+    return by.to(_wide(dtype))
 
 
-class _ByNorm(torch.autograd.Function):
-    """`_by_norm`, of which only the input is kept for backward."""
+def _tiny(dtype: torch.dtype) -> float:
+    """The size below which features count as 0."""
+    return float(torch.finfo(dtype).max ** (-13 / 16))
+
+
+class _OverSize(torch.autograd.Function):
+    """`over_size`, of which only the input is kept for backward."""
 
     @staticmethod
-    def forward(ctx: Any, measured: Tensor, dims: tuple[int, ...], count: int) -> Tensor:
-        factor = _by_norm(measured, dims, count)
-        ctx.count = count
-        ctx.save_for_backward(measured, factor)
+    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], count: Tensor) -> Tensor:
+        factor = _over(length(x, dims), count, x.dtype)
+        ctx.save_for_backward(x, factor, count)
         return factor
 
     @staticmethod
     def backward(ctx: Any, by_factor: Tensor) -> tuple[Tensor | None, ...]:
-        measured, factor = ctx.saved_tensors
+        x, factor, count = ctx.saved_tensors
         # Not times the third power of the factor, which overflows.
-        return (measured * factor).mul_(by_factor * factor * factor / -ctx.count), None, None
+        return (x * factor).mul_(by_factor * factor * factor / -count.to(factor.dtype)).to(x.dtype), None, None
 
 
-def frame(stream: Tensor | None, other: Tensor) -> Tensor:
-    """A positive number of the charge of ``stream`` h for every neuron: ``sqrt(|h_j| / |g_j|)``, ``(..., 1)``.
-
-    The other one, g, has the opposite charge. Where one is 0, or h is None, it is ``1 / |g|`` or ``|h|``; 0 where both
-    are.
-    """
-    over_other = _length(wide(other))
-    below = torch.where(over_other > 0, over_other, 1.0)
-    if stream is None:
-        return (over_other > 0) / below
-    length = _length(wide(stream))
-    alive, reached = length > 0, over_other > 0
-    above, both = torch.where(alive, length, 1.0), alive & reached
-    rho = torch.where(both, above.sqrt(), above) / torch.where(both, below.sqrt(), below)
-    return torch.where(alive | reached, rho, 0.0)
+def _frames(norms: Norms, lengths: Tensor) -> Tensor:
+    """For each row the reciprocal of its frame, 1 where no scale acts: ``sqrt(|h_j| / |g_j|)`` of a stream g and the one
+    h of opposite charge; ``1 / |g|`` or ``|h|`` where the other one is 0 or not there; 0 where both are."""
+    assert norms.scaled is not None
+    opposite = torch.where(norms.alone, 0.0, lengths.index_select(0, norms.opposite))
+    alive, reached = lengths > 0, opposite > 0
+    below, above, both = torch.where(alive, lengths, 1.0), torch.where(reached, opposite, 1.0), alive & reached
+    by = torch.where(both, above.sqrt(), above) / torch.where(both, below.sqrt(), below)
+    return torch.where(norms.scaled, torch.where(alive | reached, by, 0.0), 1.0)
 
 
-def _length(x: Tensor) -> Tensor:
-    """Norms over the last dimension, without overflow of squares."""
-    top = x.detach().abs().amax(-1, keepdim=True)
-    top = torch.where(top > 0, top, 1.0)
-    length: Tensor = top * torch.linalg.vector_norm(x / top, dim=-1, keepdim=True)
-    return length
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype == torch.float16 else dtype

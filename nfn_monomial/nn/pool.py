@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,17 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, checked
-from nfn_monomial.space import packing
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .neurons import neuron_layout
+from .edges import scaled
+from .neurons.buckets import Neurons, kept_apart
+from .neurons.layers import OnNeurons
+from .norm import over_size
 
 Reduce = Literal["mean", "sum", "moments"]
-
-APART = 1024
-"""The most neurons of a FIXED node that `NeuronPool` keeps apart."""
-
 
 def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
     """One field ``(B, *neurons, F)``, on which no scale and no sign acts, -> ``(B, out)``: dimensions ``moving`` are
@@ -66,73 +63,47 @@ class InvariantPool(nn.Module):
         return f"{self.space}, {self.channels}, reduce={self.reduce!r}, out_features={self.out_features}"
 
 
-class NeuronPool(nn.Module):
+class NeuronPool(OnNeurons):
     """Neuron features -> one invariant vector a network, from the ``inv`` streams and ``const``.
 
-    Neurons of FIXED nodes are kept apart where there are at most `APART` of them; of every other node, mean and
+    Neurons of FIXED nodes are kept apart where there are at most 1,024 of them; of every other node, mean and
     standard deviation over its neurons are taken (a vocabulary's have embeddings of their own to tell them apart).
 
     Args:
         space: the networks' weight space.
         channels: of the neuron features.
+        norm: whether invariants are normalised neuron by neuron before, as `EquivariantNorm` does.
 
     Attributes:
         out_features: length of the vector.
+        gain: ``(C,)``, of normalised invariants; None without.
     """
 
     @checked
-    def __init__(self, space: WeightSpace, channels: Count) -> None:
-        super().__init__()
-        self.space, self.channels = space, channels
-        neurons = neuron_layout(space)
-        self.in_layout = neurons.layout
-        apart = {name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None}
-        apart = {name: size for name, size in apart.items() if name in neurons.nodes and size <= APART}
-        self._fields = [(neurons.stream(n), 0 if n in apart else len(space.ancestry(n))) for n in neurons.nodes]
-        self._fields += [(len(self.in_layout) - 1, 0)] if neurons.const else []
-        self.out_features = channels * (sum(apart.get(n, 2) for n in neurons.nodes) + neurons.const)
+    def __init__(self, space: WeightSpace, channels: Count, norm: bool = False) -> None:
+        super().__init__(space, channels)
+        self.gain = nn.Parameter(torch.ones(channels)) if norm else None
+        apart = kept_apart(space)
+        self.out_features = channels * (sum(apart.get(name, 2) for name in self.neurons.nodes) + self.neurons.const)
 
-    def forward(self, features: Features) -> Tensor:
+    def reset_parameters(self) -> None:
+        """Sets all gains to 1."""
+        if self.gain is not None:
+            nn.init.ones_(self.gain)
+
+    def forward(self, features: Features | Neurons) -> Tensor:
         """Neuron features -> ``(B, out_features)``."""
-        self.in_layout.require(features, self.channels, "NeuronPool")
-        pooled = [pool_field(features.tensors[i], range(1, 1 + moving), "moments") for i, moving in self._fields]
-        return torch.cat(pooled, -1)
+        neurons = self.packed(features)
+        pool = neurons.buckets.pool
+        x = neurons.rows.index_select(0, pool.rows)
+        if self.gain is not None:
+            x = scaled(x, over_size(x, (-1,), pool.one * self.channels) * self.gain)
+        none = x.new_zeros(len(pool.share), *x.shape[1:])
+        mean = none.index_add(0, pool.node, x) * pool.share.to(x.dtype)
+        # Not std: its gradient is infinite where all neurons are equal, or where there is one.
+        away = (x - mean.index_select(0, pool.node)).square()
+        deviation = (none.index_add(0, pool.node, away) * pool.share.to(x.dtype) + 1e-6).sqrt()
+        return torch.cat([mean, deviation, x]).index_select(0, pool.pick).movedim(1, 0).flatten(1)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, out_features={self.out_features}"
-
-
-class NeuronReadout(nn.Module):
-    """Neuron features -> parameters, equivariantly: the way back, mixing linearly the fields that they lie in.
-
-    Args:
-        space: the networks' weight space.
-        channels: of the neuron features.
-        out_channels: of the networks.
-    """
-
-    @checked
-    def __init__(self, space: WeightSpace, channels: Count, out_channels: Count) -> None:
-        super().__init__()
-        self.space, self.channels, self.out_channels = space, channels, out_channels
-        self.neurons = neuron_layout(space)
-        self.in_layout, self.out_layout = self.neurons.layout, space.layout
-        self.mix = nn.ModuleDict(
-            {p.key: nn.Linear(channels, out_channels * p.entries, bias=False) for p in self.neurons.places}
-        )
-
-    def forward(self, features: Features) -> Features:
-        """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
-        self.in_layout.require(features, self.channels, "NeuronReadout", next(self.parameters(), None))
-        sizes = {a.node: n for t, x in features.fields.items() for a, n in zip(t, x.shape[1:-1], strict=True)}
-        pieces = {}
-        for place in self.neurons.places:
-            widths = [self.out_channels * math.prod(kernel) for kernel in place.kernels]
-            parts = self.mix[place.key](features.tensors[place.field]).split(widths, -1)
-            for name, order, kernel, x in zip(place.pieces, place.orders, place.kernels, parts, strict=True):
-                x = x.unflatten(-1, (*kernel, self.out_channels))
-                pieces[name] = x.permute([order.index(i) for i in range(x.ndim)])
-        return self.space.pack(packing.whole(self.space, pieces, sizes), check_finite=False)
-
-    def extra_repr(self) -> str:
-        return f"{self.space}, {self.channels}, {self.out_channels}"

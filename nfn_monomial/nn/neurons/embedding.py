@@ -1,7 +1,8 @@
-"""The way in: parameters of networks as neuron features."""
+"""The way in: parameters of networks as neuron features; and the way back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -10,15 +11,18 @@ from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, Within, checked, same_numbers
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.nn.edges import mixed
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .layout import Slot, neuron_layout
+from .buckets import Neurons
+from .entries import Entries, entries_of
+from .layers import OnNeurons
 
 
-class NeuronEmbedding(nn.Module):
+class NeuronEmbedding(OnNeurons):
     """Parameters of networks -> neuron features, equivariantly: the way in.
 
     Kernels, channels, and all parameters on the same axes are mixed linearly: weights into their edge, biases and gains
@@ -35,6 +39,12 @@ class NeuronEmbedding(nn.Module):
         channels: channels of every stream.
         extra: channels of one more field for hidden nodes, as `ProbeFeatures` makes them; 0: none.
         charges: node -> charge of that field; by default +1 on hidden nodes with such a stream.
+
+    Attributes:
+        mix: ``(entries, C)``, of each place of parameters its entries and their channels; then of the extra fields.
+        start: ``(hidden nodes, C)``.
+        fixed: ``(FIXED neurons x streams, C)``.
+        norms: ``(nodes, 3, C)``; None where scales act.
     """
 
     @checked
@@ -47,33 +57,35 @@ class NeuronEmbedding(nn.Module):
         extra: Annotated[int, Within(0, 2**20)] = 0,
         charges: Mapping[str, Charge] | None = None,
     ) -> None:
-        super().__init__()
-        self.space, self.in_channels, self.channels, self.extra = space, in_channels, channels, extra
-        self.neurons = neuron_layout(space)
-        self.mix = nn.ModuleDict(
-            {p.key: nn.Linear(in_channels * p.entries, channels, bias=False) for p in self.neurons.places}
-        )
+        super().__init__(space, channels)
+        self.in_channels = in_channels
+        self.in_layout = space.layout
+        self.extra = extra
         plans = self.neurons.nodes
-        fixed = {name: node.size or 1 for name, node in space.nodes.items() if name in plans and not node.permutes}
-        hidden = [name for name in plans if name not in fixed]
-        # No group acts on FIXED neurons, so all of their streams may start as anything.
-        self.fixed = nn.ParameterDict(
-            {n: nn.Parameter(torch.randn(size, len(plans[n].charges) * channels)) for n, size in fixed.items()}
-        )
-        self.start = nn.ParameterDict({n: nn.Parameter(torch.randn(channels)) for n in hidden})
-        scales = any(node.scales for node in space.nodes.values())
-        self.norms = None if scales else nn.ModuleDict({n: nn.Linear(3, channels, bias=False) for n in plans})
+        fixed = [(node.size or 1) * len(plans[n].charges) for n, node in space.nodes.items() if n in plans and not node.permutes]
+        hidden = [name for name in plans if space.nodes[name].permutes]
         charges = {n: 1 for n in hidden if (1,) in plans[n].charges} if charges is None else charges
-        extra_charges = {n: (*plans[n].charges[-1][:-1], q) for n, q in charges.items() if extra}
-        self._extra_field = {n: self.neurons.stream(n, *q) for n, q in extra_charges.items()}
-        self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in self._extra_field})
+        at = {n: self.neurons.stream(n, *plans[n].charges[-1][:-1], q) for n, q in charges.items() if extra}
+        self._extra = tuple((field, extra) for field in at.values())
+        self._extra_nodes = tuple(at)
+        self._widths = [in_channels * place.entries for place in self.neurons.places] + [extra] * len(at)
+        scales = any(node.scales for node in space.nodes.values())
+        self.mix = nn.Parameter(torch.empty(sum(self._widths), channels))
+        # No group acts on FIXED neurons, so all of their streams may start as anything.
+        self.start = nn.Parameter(torch.empty(len(hidden), channels)) if hidden else None
+        self.fixed = nn.Parameter(torch.empty(sum(fixed), channels)) if fixed else None
+        self.norms = None if scales else nn.Parameter(torch.empty(len(plans), 3, channels))
+        self.reset_parameters()
 
-    @property
-    def zeros(self) -> frozenset[int]:
-        """Numbers of the fields that are 0: streams that no parameter and no extra field enters."""
-        entered = {place.field for place in self.neurons.places} | set(self._extra_field.values())
-        streams = {field for node in self.start for field in self.neurons.numbers(node)[:-1]}
-        return frozenset(streams - entered)
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for part, width in zip(self.mix.split(self._widths), self._widths, strict=True):
+            nn.init.uniform_(part, -1 / math.sqrt(width), 1 / math.sqrt(width))
+        for parameter in (self.start, self.fixed):
+            if parameter is not None:
+                nn.init.normal_(parameter)
+        if self.norms is not None:
+            nn.init.uniform_(self.norms, -1 / math.sqrt(3), 1 / math.sqrt(3))
 
     @property
     def out_layout(self) -> Layout:
@@ -87,6 +99,11 @@ class NeuronEmbedding(nn.Module):
             networks: `Features` of the space, or name -> ``(B, in_channels, *shape)``.
             extra: hidden node -> ``(B, *neurons, extra)``.
         """
+        neurons = self.on(networks, extra)
+        return neurons.buckets.unpack(neurons)
+
+    def on(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
+        """The same in buckets."""
         if (extra is None) != (not self.extra):
             raise InvalidValueError(
                 f"NeuronEmbedding with extra={self.extra} was given {'no' if extra is None else 'an'} extra field"
@@ -98,44 +115,105 @@ class NeuronEmbedding(nn.Module):
             raise InvalidValueError(
                 f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
             )
-        same_numbers(first, next(self.parameters(), first), "NeuronEmbedding")
-        taken = packing.pieces(self.space, tensors, sizes)
-        raw = {p.field: self._gathered(p, taken) for p in self.neurons.places}
-        mixed = {p.field: self.mix[p.key](raw[p.field]) for p in self.neurons.places}
-        fields = [mixed[i] for i in range(len(self.neurons.edges))]
-        for node, plan in self.neurons.nodes.items():
-            shape = (first.shape[0], *(sizes[name] for name in self.space.ancestry(node)))
-            start = [first.new_zeros(self.channels)] * (len(plan.charges) - 1)
-            fixed = node in self.fixed
-            streams = list(self.fixed[node].chunk(len(plan.charges), -1)) if fixed else [*start, self.start[node]]
-            numbers = self.neurons.numbers(node)
-            streams = [s + mixed[i] if i in mixed else s for i, s in zip(numbers, streams, strict=True)]
-            if node in self.probes and extra is not None:
-                i = numbers.index(self._extra_field[node])
-                streams[i] = streams[i] + self.probes[node](extra[node])
-            if self.norms is not None:
-                streams[-1] = streams[-1] + self.norms[node](self._norms(node, raw, first.new_zeros(shape)))
-            fields += [t.expand(*shape, -1) for t in streams]
-        return Features(self.out_layout, (*fields, *([mixed[len(fields)]] if self.neurons.const else [])))
+        same_numbers(first, self.mix, "NeuronEmbedding")
+        entries = self.once(entries_of, self.in_channels, self._extra, *self.arrangement(sizes, first))
+        flat = [tensors[name].flatten(1) for name in self.space.parameters]
+        flat += [extra[node].flatten(1) for node in self._extra_nodes] if extra is not None else []
+        numbers = torch.cat(flat, 1).T
+        if entries.padded:
+            numbers = torch.cat([numbers, numbers.new_zeros(1, numbers.shape[1])])
+        picked = numbers.index_select(0, entries.numbers).split([math.prod(g.shape) for g in entries.groups])
+        raw = [x.view(*g.shape, -1) for g, x in zip(entries.groups, picked, strict=True)]
+        maps = torch.cat([self.mix, self.mix.new_zeros(1, self.channels)]) if entries.padded else self.mix
+        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split([len(g.maps) for g in entries.groups])
+        fields = [
+            mixed(x.transpose(-1, -2), w.view(g.shape[0], g.shape[2], -1)) for g, x, w in zip(entries.groups, raw, matrices, strict=True)
+        ]
+        buckets, count = entries.buckets, len(entries.buckets.edges)
+        edges = [x.unflatten(1, bucket.shape) for bucket, x in zip(buckets.edges, fields, strict=False)]
+        into, rows = [entries.rows], [x.flatten(0, 1) for x in fields[count:]]
+        if self.norms is not None:
+            added = self._norms(entries, raw)
+            into += [buckets.invariant_rows]
+            rows += added
+        started = [p for p in (self.start, self.fixed) if p is not None]
+        start = torch.cat([*started, self.mix.new_zeros(1, self.channels)]).index_select(0, entries.start)
+        x = start.unsqueeze(1).expand(-1, first.shape[0], -1)
+        if rows:
+            new = torch.cat(rows)
+            x = x.to(new.dtype).index_add(0, torch.cat(into), new)
+        return Neurons(buckets, tuple(edges), x)
 
-    def _gathered(self, place: Slot, taken: Mapping[str, Tensor]) -> Tensor:
-        """The parameters of one place, ``(B, *neurons, entries x C)``."""
-        rank = len(self.out_layout.types[place.field])
-        named = zip(place.pieces, place.orders, strict=True)
-        return torch.cat([taken[name].permute(order).flatten(1 + rank) for name, order in named], -1)
-
-    def _norms(self, node: str, raw: Mapping[int, Tensor], zero: Tensor) -> Tensor:
-        """Logarithms of squared norms of weights in and out and of parameters of one end: ``(B, *neurons, 3)``."""
-        incoming = outgoing = parameters = zero
-        for field, edge in enumerate(self.neurons.edges):
-            for number, end in [(i, end) for i, end in enumerate(edge.ends) if end.node == node]:
-                others = [1 + i for i in range(len(edge.axes) + 1) if i not in end.at]
-                square = packing.wide(raw[field]).square().sum(others)
-                incoming, outgoing = (incoming, outgoing + square) if number else (incoming + square, outgoing)
-        for field in self.neurons.numbers(node):
-            if field in raw:
-                parameters = parameters + packing.wide(raw[field]).square().sum(-1)
-        return torch.stack([incoming, outgoing, parameters], -1).add(1e-6).log().to(zero.dtype)
+    def _norms(self, entries: Entries, raw: list[Tensor]) -> list[Tensor]:
+        """Logarithms of squared norms of weights in and out and of parameters of one end, mapped: rows of ``inv``."""
+        assert self.norms is not None
+        buckets = entries.buckets
+        squares = []
+        for number, (group, x) in enumerate(zip(entries.groups, raw, strict=True)):
+            # Squares of what is larger would overflow in float64.
+            square = x.double().clamp(-1e150, 1e150).square().sum(2)
+            if number < len(buckets.edges):
+                bucket = buckets.edges[number]
+                shaped = square.unflatten(1, bucket.shape)
+                squares += [shaped.sum(over).flatten(0, -2) if over else shaped.flatten(0, -2) for over in bucket.grid.over]
+            else:
+                squares.append(square.flatten(0, 1))
+        total = squares[0].new_zeros(entries.logs, squares[0].shape[-1]).index_add(0, entries.log_at, torch.cat(squares))
+        logs = (total[:-1] + 1e-6).log().to(packing.wide(raw[0]).dtype)
+        counts = [len(bucket.nodes) for bucket in buckets.nodes]
+        matrices = self.norms.index_select(0, entries.nodes).split(counts)
+        parts = logs.unflatten(0, (-1, 3)).split([n * b.neurons for n, b in zip(counts, buckets.nodes, strict=True)])
+        return [
+            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w.to(x.dtype)).flatten(0, 1)
+            for x, w in zip(parts, matrices, strict=True)
+        ]
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")
+
+
+class NeuronReadout(OnNeurons):
+    """Neuron features -> parameters, equivariantly: the way back, mixing linearly the fields that they lie in.
+
+    Args:
+        space: the networks' weight space.
+        channels: of the neuron features.
+        out_channels: of the networks.
+
+    Attributes:
+        mix: ``(entries, C)``, of each place of parameters its entries and their channels.
+    """
+
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count, out_channels: Count) -> None:
+        super().__init__(space, channels)
+        self.out_channels = out_channels
+        self.out_layout = space.layout
+        self.mix = nn.Parameter(torch.empty(sum(place.entries for place in self.neurons.places) * out_channels, channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        nn.init.uniform_(self.mix, -(self.channels**-0.5), self.channels**-0.5)
+
+    def forward(self, features: Features | Neurons) -> Features:
+        """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
+        neurons = self.packed(features)
+        sizes = neurons.buckets.sizes
+        entries = self.once(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
+        maps = torch.cat([self.mix, self.mix.new_zeros(1, self.channels)]) if entries.padded else self.mix
+        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split([len(g.maps) for g in entries.groups])
+        widths = [g.shape[0] * g.shape[1] for g in entries.groups[len(neurons.edges) :]]
+        streams = neurons.rows.index_select(0, entries.rows).split(widths)
+        fields = [x.flatten(1, -3) for x in neurons.edges]
+        fields += [x.view(g.shape[0], g.shape[1], *x.shape[1:]) for g, x in zip(entries.groups[len(fields) :], streams, strict=True)]
+        each = zip(entries.groups, fields, matrices, strict=True)
+        out = [mixed(x, w.view(g.shape[0], g.shape[2], -1).mT).transpose(-1, -2).flatten(0, 2) for g, x, w in each]
+        numbers = torch.cat(out).index_select(0, entries.back).T
+        shapes = {name: self.space.shape_of(name, sizes) for name in self.space.parameters}
+        parts = numbers.split([self.out_channels * math.prod(shape) for shape in shapes.values()], 1)
+        tensors = {n: x.unflatten(1, (self.out_channels, *shape)) for x, (n, shape) in zip(parts, shapes.items(), strict=True)}
+        return self.space.pack(tensors, check_finite=False)
+
+    def extra_repr(self) -> str:
+        return f"{self.space}, {self.channels}, {self.out_channels}"

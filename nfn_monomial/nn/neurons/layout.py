@@ -23,16 +23,15 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from nfn_monomial.checks import Count, checked
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import checked
 from nfn_monomial.nn.incidence import Grid
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
-from nfn_monomial.space.features import Features, Layout
+from nfn_monomial.space.features import Layout
 from nfn_monomial.space.links import Link
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -106,6 +105,44 @@ class StreamPlan(NamedTuple):
         return self.charges.index(charges) if charges in self.charges else None
 
 
+class NodeKind(NamedTuple):
+    """The formulas of a node's neurons: nodes of one kind share a parameter, of which each has a slice.
+
+    Attributes:
+        order: its streams as they are arranged: those that are multiplied by one of opposite charge, these in the same
+            order, the others, ``inv``.
+        pairs: how many such products there are.
+        transports: see `StreamPlan`, as positions in ``order``.
+        reached: see `StreamPlan`.
+    """
+
+    order: tuple[int, ...]
+    pairs: int
+    transports: tuple[tuple[int, int, int], ...]
+    reached: bool
+
+    @property
+    def summed(self) -> int:
+        """The number of streams that messages come to: all that are charged, and ``inv`` where it is reached."""
+        return len(self.order) - (not self.reached)
+
+
+def kind_of(plan: StreamPlan) -> NodeKind:
+    """The kind of nodes with these streams."""
+    firsts, seconds = [i for i, _ in plan.pairs], [j for _, j in plan.pairs]
+    others = [i for i in range(len(plan.charges)) if i not in (*firsts, *seconds)]
+    order = (*firsts, *seconds, *others)
+    transports = [tuple(map(order.index, three)) for three in plan.transports]
+    return NodeKind(order, len(firsts), tuple(transports), plan.reached)  # type: ignore[arg-type]
+
+
+class Kinds(NamedTuple):
+    """Kinds of edges, by their number of ends, and of nodes: each with the slice of its parameters of every member."""
+
+    edges: dict[int, dict[int, int]]
+    nodes: dict[NodeKind, dict[str, int]]
+
+
 CHAIN = StreamPlan(((1,), (-1,), (0,)))
 """The streams of a neuron in a chain of layers."""
 
@@ -140,6 +177,7 @@ class NeuronLayout(NamedTuple):
         layout: all edges, then the streams of every node, then ``const`` where there is one.
         edges: the edge fields, in the layout's order.
         nodes: node -> its streams, in the layout's order; only nodes on which parameters have axes.
+        nests: nested nodes, each with the one that it is nested in.
         places: where the parameters lie.
         const: whether there are parameters without an axis, and so a field for them.
         starts: index of the first field of each node.
@@ -148,9 +186,15 @@ class NeuronLayout(NamedTuple):
     layout: Layout
     edges: tuple[EdgeSet, ...]
     nodes: dict[str, StreamPlan]
+    nests: tuple[tuple[str, str], ...]
     places: tuple[Slot, ...]
     const: bool
     starts: dict[str, int]
+
+    @property
+    def stream_kinds(self) -> list[Charges]:
+        """The charges of all streams, each once."""
+        return list(dict.fromkeys(charges for plan in self.nodes.values() for charges in plan.charges))
 
     def numbers(self, node: str) -> range:
         """Indices of a node's fields."""
@@ -163,6 +207,27 @@ class NeuronLayout(NamedTuple):
     def stream(self, node: str, *charges: Charge) -> int:
         """Index of a node's field of these charges, one for each axis of its neurons; without any, of ``inv``."""
         return self.starts[node] + self.nodes[node].charges.index(charges or self.nodes[node].charges[-1])
+
+
+def kinds_of(layout: NeuronLayout, tied: bool) -> Kinds:
+    """The kinds of edges and nodes.
+
+    Args:
+        layout: of a space.
+        tied: whether all edges with one number of ends share a slice, and all nodes with the same streams. Otherwise
+            each has its own.
+    """
+    edges, nodes = dict[int, dict[int, int]](), dict[NodeKind, dict[str, int]]()
+    plans = dict[NodeKind, list[StreamPlan]]()
+    for number, edge in enumerate(layout.edges):
+        of_kind = edges.setdefault(len(edge.ends), {})
+        of_kind[number] = 0 if tied else len(of_kind)
+    for node, plan in layout.nodes.items():
+        slices, alike = nodes.setdefault(kind_of(plan), {}), plans.setdefault(kind_of(plan), [])
+        if plan not in alike:
+            alike.append(plan)
+        slices[node] = alike.index(plan) if tied else len(slices)
+    return Kinds(edges, nodes)
 
 
 @checked
@@ -216,7 +281,8 @@ def _layout(space: WeightSpace) -> NeuronLayout:
         tables = [_table(space, name, trees[name].order) for name in pieces]
         places.append(Slot(key, field, tuple(pieces), *zip(*tables, strict=True)))
     layout = space.layout_of(types, fold=False)
-    return NeuronLayout(layout, tuple(edges), plans, tuple(places), bool(without_axes), starts)
+    nests = tuple([(node, space.nesting[node]) for node in plans if node in space.nesting])
+    return NeuronLayout(layout, tuple(edges), plans, nests, tuple(places), bool(without_axes), starts)
 
 
 def _table(space: WeightSpace, name: str, order: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -295,54 +361,3 @@ def _opposite(charges: Charges) -> Charges:
 def _unused(name: str, taken: set[str]) -> str:
     numbered = (f"{name}_{i}" for i in itertools.count(1))
     return next(key for key in itertools.chain([name], numbered) if key not in taken)
-
-
-class NeuronLayer(nn.Module):
-    """A layer from neuron features to neuron features of one space.
-
-    Args:
-        space: the networks' weight space.
-        channels: of all streams, at least 1.
-        reads: numbers of the output's fields that are read after the layer, by default all. Terms that only the others
-            need are not computed and have no parameters.
-        zeros: numbers of the input's fields that are 0 in all networks, as streams are before the first message comes
-            to them, if all of these are known. Factors of zeros have no parameters then.
-    """
-
-    @checked
-    def __init__(
-        self,
-        space: WeightSpace,
-        channels: Count,
-        reads: Collection[int] | None = None,
-        zeros: Collection[int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.space, self.channels = space, channels
-        self.neurons: NeuronLayout = neuron_layout(space)
-        self.in_layout = self.out_layout = self.neurons.layout
-        every = frozenset(range(len(self.in_layout)))
-        self.reads = every if reads is None else frozenset(reads)
-        self.zeros = frozenset(() if zeros is None else zeros)
-        if unknown := (self.reads | self.zeros) - every:
-            raise InvalidValueError(
-                f"{type(self).__name__}: reads and zeros must be numbers of the {len(every)} fields of "
-                f"neuron_layout(space), from 0, found {sorted(unknown)}"
-            )
-
-    @property
-    def reads_edges(self) -> bool:
-        """True if any edges are read."""
-        return not self.reads.isdisjoint(range(len(self.neurons.edges)))
-
-    def reads_of(self, node: str) -> bool:
-        """Returns whether any stream of a node is read."""
-        return not self.reads.isdisjoint(self.neurons.numbers(node))
-
-    def fields(self, features: Features) -> list[Tensor]:
-        """The fields of neuron features, which are checked."""
-        self.in_layout.require(features, self.channels, type(self).__name__, next(self.parameters(), None))
-        return list(features.tensors)
-
-    def extra_repr(self) -> str:
-        return f"{self.space}, {self.channels}"

@@ -1,39 +1,40 @@
-"""Layers on edges and at neurons, for neurons that lie one layer after the other or in a graph."""
+"""The formulas on edges and at neurons, for neurons in buckets or in a graph: parameters, and what is done with them.
+
+Parameters of all sets of edges with one number of ends, and of all nodes of one kind, are slices of one tensor. The
+layers of graphs have one slice for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from nfn_monomial.nn.edges import Ends, Sums, exchange
-from nfn_monomial.nn.incidence import Places
+from nfn_monomial.nn.edges import mixed
 
-from .layout import CHAIN, StreamPlan, Streams
-
-
-def mix_of(channels: int, needed: bool = True) -> nn.Module:
-    """A matrix; the identity in its place where it would multiply streams that are always 0 or are never read."""
-    return nn.Linear(channels, channels, bias=False) if needed else nn.Identity()
+from .layout import NodeKind
 
 
-class EndMix(nn.Module):
-    """``(A h, P g, U s)`` of the neurons at one end of edges: ``h`` the stream whose charge is opposite to that of the
-    edge at this end, ``g`` the one of the same charge, ``s`` their invariants."""
+class Stacked(nn.Module):
+    """Slices of parameters, which start as those of `torch.nn.Linear` do: see `entries`."""
 
-    def __init__(self, channels: int, against: bool, along: bool, bias: bool) -> None:
-        super().__init__()
-        self.against, self.along = mix_of(channels, against), mix_of(channels, along)
-        self.inv = nn.Linear(channels, channels, bias=bias)
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for parameter, inputs in self._parameters_and_inputs():
+            nn.init.uniform_(parameter, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
 
-    def forward(self, against: Tensor, along: Tensor, inv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Streams ``(..., C)`` -> their products with the matrices."""
-        return self.against(against), self.along(along), self.inv(inv)
+    def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
+        """Each parameter, and how many inputs the map has that it belongs to."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name} {tuple(p.shape)}" for name, p in self.named_parameters(recurse=False))
 
 
-class EdgeMessages(nn.Module):
+class EdgeMessages(Stacked):
     """The exchange on an edge between the neurons at its ends, channel by channel except for the matrices.
 
     Of an edge ``e_jk`` from neuron ``k`` to neuron ``j``, with matrices A, P, U of the source, B, Q, V of the target::
@@ -48,96 +49,146 @@ class EdgeMessages(nn.Module):
 
     Args:
         channels: of all streams.
-        against: for each end of an edge, two or more, whether the first of its streams has a matrix, see `EndMix`.
-        along: whether the second ones have.
+        slices: sets of edges with parameters of their own.
+        ends: how many ends an edge has.
         updates: whether edges change.
+
+    Attributes:
+        ends: ``(slices x ends, 3, C, C)``: of the target, then of each source, the matrices of the stream whose charge
+            is opposite to the edge's (B, A), of the one of the same charge (Q, P; not there where edges stay), and of
+            invariants (V, U). All matrices are multiplied from the left by rows of features.
+        hidden: ``(slices, C, C)``, W.
+        bias: ``(slices, C)``, w.
+        gate: ``(slices, C, C)``, G; None where edges stay.
     """
 
-    def __init__(
-        self, channels: int, against: Sequence[bool] = (True, True), along: bool = True, updates: bool = True
-    ) -> None:
+    def __init__(self, channels: int, slices: int = 1, ends: int = 2, updates: bool = True) -> None:
         super().__init__()
-        # Where t is always 0, it has no matrix, and w comes with the invariants of the first end.
-        invariant = all(against)
-        self.ends = nn.ModuleList(
-            EndMix(channels, mixed, along, bias=not invariant and number == 0) for number, mixed in enumerate(against)
-        )
-        self.hidden = nn.Linear(channels, channels) if invariant else nn.Identity()
-        self.gate = mix_of(channels) if updates else None
+        self.ends = nn.Parameter(torch.empty(slices * ends, 3 if updates else 2, channels, channels))
+        self.hidden = nn.Parameter(torch.empty(slices, channels, channels))
+        self.bias = nn.Parameter(torch.empty(slices, channels))
+        self.gate = nn.Parameter(torch.empty(slices, channels, channels)) if updates else None
+        self.reset_parameters()
 
-    def forward(
-        self,
-        places: Places,
-        edges: Tensor,
-        streams: Sequence[tuple[Tensor, Tensor, Tensor]],
-        scale: Tensor | None = None,
-        residual: bool = False,
-    ) -> tuple[Sums, Tensor]:
-        """Sums of the messages from edges to their ends, and the updated edges, see `exchange`; ``streams`` are
-        ``h, g, s`` of the neurons at each end, as `EndMix` takes them."""
-        brought = [mix(*x) for mix, x in zip(self.ends, streams, strict=True)]
-        messages, products, hidden = zip(*brought, strict=True)
-        ends = Ends(messages, products if self.gate is not None else (), hidden)
-        return exchange(places, edges, self.hidden, self.gate, ends, scale, residual)
+    def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
+        return [(parameter, self.hidden.shape[-1]) for parameter in self.parameters()]
 
 
-class NeuronUpdate(nn.Module):
+class NeuronUpdate(Stacked):
     """Sums of messages, mixed over channels; ``(V1 h) * (V2 g)`` of streams of opposite charges joins the invariants.
+
+    Streams that a parameter of one end transports from another one, as a gain does, get ``p * (A h)`` besides.
 
     Args:
         channels: of all streams.
-        plan: which streams there are. Those that a parameter of one end transports from another one, as a gain does,
-            get ``p * (A h)`` besides.
-        zeros: numbers of the streams that are always 0.
-        unreached: numbers of those that no message comes to.
+        kind: which streams there are.
+        slices: nodes with parameters of their own.
+
+    Attributes:
+        mixes: ``(slices, summed + 2 pairs + transports, C, C)``: of the sums, of the first factors of products, of the
+            second ones, of what is transported.
+        inv: ``(slices, (2 + pairs) C, C)``, of the means over edges in and out, and of the products.
+        bias: ``(slices, C)``.
     """
 
-    def __init__(
-        self, channels: int, plan: StreamPlan = CHAIN, zeros: Collection[int] = (), unreached: Collection[int] = ()
-    ) -> None:
+    def __init__(self, channels: int, kind: NodeKind, slices: int = 1) -> None:
         super().__init__()
-        self.plan, self.pairs = plan, plan.pairs
-        reached = [i not in unreached for i in range(len(plan.charges) - (not plan.reached))]
-        multiplied = [not set(zeros).isdisjoint(pair) for pair in self.pairs]
-        self.mixes = nn.ModuleList(mix_of(channels, needed) for needed in reached)
-        self.first, self.second = (nn.ModuleList(mix_of(channels, not zero) for zero in multiplied) for _ in range(2))
-        self.transports = nn.ModuleList(mix_of(channels, set(zeros).isdisjoint(three[:2])) for three in plan.transports)
-        self.inv = nn.Linear((2 + len(self.pairs)) * channels, channels)
+        self.kind = kind
+        count = kind.summed + 2 * kind.pairs + len(kind.transports)
+        self.mixes = nn.Parameter(torch.empty(slices, count, channels, channels))
+        self.inv = nn.Parameter(torch.empty(slices, (2 + kind.pairs) * channels, channels))
+        self.bias = nn.Parameter(torch.empty(slices, channels))
+        self.reset_parameters()
 
-    def forward(self, streams: Sequence[Tensor], sums: Sequence[Tensor], into: Tensor, out_of: Tensor) -> Streams:
-        """Updates from the sums of messages into each stream, and the means of hidden over edges that lead to the
-        neurons and over those that lead from them."""
-        firsts = [mix(streams[i]) for mix, (i, _) in zip(self.first, self.pairs, strict=True)]
-        products = [f * mix(streams[j]) for f, mix, (_, j) in zip(firsts, self.second, self.pairs, strict=True)]
-        inv = self.inv(torch.cat([into, out_of, *products], -1))
-        updates = [mix(total) for mix, total in zip(self.mixes, sums, strict=False)]
-        for mix, (parameter, source, target) in zip(self.transports, self.plan.transports, strict=True):
-            updates[target] = torch.addcmul(updates[target], streams[parameter], mix(streams[source]))
-        return (*updates[:-1], updates[-1] + inv) if self.plan.reached else (*updates, inv)
+    def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
+        inputs = self.inv.shape[1]
+        return [(self.mixes, self.mixes.shape[-1]), (self.inv, inputs), (self.bias, inputs)]
 
 
-class NeuronGate(nn.Module):
-    """``s' = M s~, h' = h * (M' s~)`` for each other stream, with ``s~ = silu(M'' [s, degree0(h), ...])``.
+def updated(kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor, inv: Tensor, bias: Tensor) -> list[Tensor]:
+    """`NeuronUpdate` of ``V`` nodes: the updates of charged streams ``(streams - 1, V, ..., C)``, then of ``inv``.
+
+    Args:
+        kind: of the nodes.
+        streams: ``(streams, V, ..., C)``.
+        sums: ``(summed + 2, V, ..., C)``: of messages to each stream, means over edges that lead to the neurons, and
+            over those that lead from them.
+        mixes: ``(summed + 2 pairs + transports, V, C, C)``.
+        inv: ``(V, (2 + pairs) C, C)``.
+        bias: ``(V, C)``.
+    """
+    of_sums, of_factors, of_transports = mixes.split([kind.summed, 2 * kind.pairs, len(kind.transports)])
+
+    def mix(x: Tensor, matrices: Tensor) -> Tensor:
+        return mixed(x.flatten(0, 1), matrices.flatten(0, 1)).view(x.shape)
+
+    *messages, into, out_of = sums.unbind(0)
+    factors = mix(streams[: 2 * kind.pairs], of_factors)
+    products = (factors[: kind.pairs] * factors[kind.pairs :]).unbind(0) if kind.pairs else ()
+    new_inv = mixed(torch.cat([into, out_of, *products], -1), inv, bias)
+    if not messages:
+        return [new_inv.unsqueeze(0)]
+    updates = mix(sums[: kind.summed], of_sums)
+    if kind.transports:
+        parts = list(updates.unbind(0))
+        for matrices, (parameter, source, target) in zip(of_transports, kind.transports, strict=True):
+            parts[target] = torch.addcmul(parts[target], streams[parameter], mixed(streams[source], matrices))
+        updates = torch.stack(parts)
+    if kind.reached:
+        return [updates[:-1], updates[-1:] + new_inv]
+    return [updates, new_inv.unsqueeze(0)]
+
+
+class NeuronGate(Stacked):
+    """``s' = M s~, h' = h * (M' s~)`` for each other stream, with ``s~ = silu(M'' [degree0(h), ..., s])``.
 
     Args:
         channels: of all streams.
         streams: how many there are, ``inv`` included.
-        charged: whether the others are read behind the gate; if not, they stay as they are.
-        invariant: whether ``inv`` is.
+        slices: nodes with parameters of their own.
+        gates: whether the others are read behind the gate; if not, only ``s'`` is computed.
+
+    Attributes:
+        hidden: ``(slices, streams C, 2 C)``, M'', and its bias ``(slices, 2 C)``.
+        out: ``(slices, 2 C, streams C)``, M' of each stream, then M; or M alone. And its bias, which starts at 1 for
+            gates.
     """
 
-    def __init__(self, channels: int, streams: int = 3, charged: bool = True, invariant: bool = True) -> None:
+    def __init__(self, channels: int, streams: int = 3, slices: int = 1, gates: bool = True) -> None:
         super().__init__()
-        self.hidden = nn.Linear(streams * channels, 2 * channels)
-        self.inv = nn.Linear(2 * channels, channels) if invariant else None
-        self.gates = nn.Linear(2 * channels, (streams - 1) * channels) if charged and streams > 1 else None
-        if self.gates is not None:
-            nn.init.ones_(self.gates.bias)
+        self.channels, width = channels, (streams if gates else 1) * channels
+        self.hidden = nn.Parameter(torch.empty(slices, streams * channels, 2 * channels))
+        self.hidden_bias = nn.Parameter(torch.empty(slices, 2 * channels))
+        self.out = nn.Parameter(torch.empty(slices, 2 * channels, width))
+        self.out_bias = nn.Parameter(torch.empty(slices, width))
+        self.reset_parameters()
 
-    def forward(self, streams: Sequence[Tensor], neutral: Sequence[Tensor]) -> Streams:
-        """``neutral``: the charged streams with their charge killed, see `degree_zero`."""
-        *charged, inv = streams
-        hidden = silu(self.hidden(torch.cat([inv, *neutral], -1)))
-        if self.gates is not None:
-            charged = [x * gate for x, gate in zip(charged, self.gates(hidden).chunk(len(charged), -1), strict=True)]
-        return (*charged, inv if self.inv is None else self.inv(hidden))
+    def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
+        before, behind = self.hidden.shape[1], self.out.shape[1]
+        return [(self.hidden, before), (self.hidden_bias, before), (self.out, behind), (self.out_bias, behind)]
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew; gates start near 1."""
+        super().reset_parameters()
+        with torch.no_grad():
+            self.out_bias[:, : -self.channels] = 1.0
+
+
+def gated(streams: Tensor, neutral: Tensor, hidden: Tensor, hidden_bias: Tensor, out: Tensor, out_bias: Tensor) -> list[Tensor]:
+    """`NeuronGate` of ``V`` nodes: the charged streams ``(streams - 1, V, ..., C)``, if gates are there, then ``inv``.
+
+    Args:
+        streams: ``(streams, V, ..., C)``.
+        neutral: the charged ones with their charge killed, see `degree_zero`.
+        hidden: ``(V, streams C, 2 C)``.
+        hidden_bias: ``(V, 2 C)``.
+        out: ``(V, 2 C, streams C)`` or ``(V, 2 C, C)``.
+        out_bias: ``(V, streams C)`` or ``(V, C)``.
+    """
+    channels = streams.shape[-1]
+    found = silu(mixed(torch.cat([*neutral.unbind(0), streams[-1]], -1), hidden, hidden_bias))
+    new = mixed(found, out, out_bias)
+    if out.shape[-1] == channels:
+        return [new.unsqueeze(0)]
+    new = new.unflatten(-1, (-1, channels)).movedim(-2, 0)
+    return [streams[:-1] * new[:-1], new[-1:]]

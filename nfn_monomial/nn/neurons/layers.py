@@ -1,0 +1,99 @@
+"""Layers from neuron features to neuron features: from `Features` to `Features`, or in buckets from layer to layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.checks import Count, checked
+from nfn_monomial.space.features import Features
+from nfn_monomial.space.weight_space import WeightSpace
+
+from .buckets import LARGE, WASTE, Neurons, buckets_of
+from .layout import neuron_layout
+
+In = TypeVar("In", Features, Neurons)
+Made = TypeVar("Made")
+
+
+class _Shelf:
+    """Attributes that copies do not have."""
+
+    def __reduce__(self) -> tuple[type[_Shelf], tuple[()]]:
+        return _Shelf, ()
+
+
+class OnNeurons(nn.Module):
+    """A module on neuron features of one space.
+
+    Args:
+        space: the networks' weight space.
+        channels: of all streams.
+    """
+
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count) -> None:
+        super().__init__()
+        self.space, self.channels = space, channels
+        self.neurons = neuron_layout(space)
+        self.in_layout = self.neurons.layout
+        self._shelf = _Shelf()
+
+    def packed(self, features: Features | Neurons) -> Neurons:
+        """Neuron features in buckets, checked where they are `Features`."""
+        if isinstance(features, Neurons):
+            return features
+        self.in_layout.require(features, self.channels, type(self).__name__, next(self.parameters(), None))
+        buckets = self.once(buckets_of, *self.arrangement(features.sizes, features.tensors[0]))
+        return buckets.pack(features)
+
+    def arrangement(self, sizes: dict[str, int], like: Tensor) -> tuple[Any, ...]:
+        """How networks of these sizes are arranged in batches like a tensor: the arguments of `buckets_of`.
+
+        Small tensors are padded rather than many; a CPU is not given tensors that it takes long to get memory for. A
+        compiler may meet batches of any size, and gets what suits them all.
+        """
+        most = 2**62
+        if like.device.type == "cpu" and not torch.compiler.is_compiling():
+            most = max(1, LARGE // (self.channels * like.element_size() * max(1, like.shape[0])))
+        known = {name: node.size or 1 for name, node in self.space.nodes.items()} | sizes
+        # Constants to a compiler, even where it takes sizes for variables.
+        return str(like.device), WASTE, most, *(hash(known[name]) for name in self.space.nodes)
+
+    def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
+        """`WeightSpace.once`; a compiler sees only what comes back, and watches nothing that others make."""
+        if not torch.compiler.is_compiling():
+            return self.space.once(make, *arguments)
+        name = f"{make.__name__} {' '.join([str(argument) for argument in arguments])}".replace(".", "_")
+        self._shelve(name, make, *arguments)
+        return getattr(self._shelf, name)  # type: ignore[no-any-return]
+
+    @torch.compiler.assume_constant_result  # type: ignore[misc]  # not typed
+    def _shelve(self, name: str, make: Callable[..., object], *arguments: Hashable) -> bool:
+        setattr(self._shelf, name, self.space.once(make, *arguments))
+        return True
+
+    def extra_repr(self) -> str:
+        return f"{self.space}, {self.channels}"
+
+
+class NeuronLayer(OnNeurons):
+    """A layer from neuron features to neuron features of one space."""
+
+    @property
+    def out_layout(self) -> object:
+        """The layout of its output, that of its input."""
+        return self.in_layout
+
+    def forward(self, features: In) -> In:
+        """Neuron features, `Features` or in buckets, -> the same."""
+        neurons = self.packed(features)
+        out = self.on(neurons)
+        return out if isinstance(features, Neurons) else neurons.buckets.unpack(out)
+
+    def on(self, neurons: Neurons) -> Neurons:
+        """The layer itself."""
+        raise NotImplementedError
