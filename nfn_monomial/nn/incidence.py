@@ -34,7 +34,7 @@ class Grid:
     Args:
         at: for each end the positions of its neurons' axes among those of the edges.
         axes: how many axes the edges have.
-        shares: for each end what its means are multiplied by where edges are padded, ``(S, *1s)``, or None.
+        shares: for each end what its means are multiplied by where edges are padded, ``(S, *ones)``.
     """
 
     __slots__ = ("at", "axes", "over", "shares")
@@ -56,7 +56,7 @@ class Grid:
     def mean(self, edges: Tensor, end: int) -> Tensor:
         """See `Incidence`."""
         mean = edges.mean(self.over[end]) if self.over[end] else edges
-        return mean if self.shares is None else mean * self.shares[end]
+        return mean if self.shares is None else mean * self.shares[end].to(mean.dtype)
 
     def neurons(self, shape: Sequence[int], end: int) -> tuple[int, ...]:
         """The sizes of an end's axes, given those of the edges."""

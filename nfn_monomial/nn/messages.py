@@ -120,7 +120,7 @@ class MessagePassing(NeuronLayer):
         new = []
         for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
             mixes, inv, bias = next(of_kinds[bucket.number])
-            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, mixes.transpose(0, 1), inv, bias)]
+            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, mixes, inv, bias)]
         if self.neurons.const:
             new.append(x[-1:])
         rows = torch.cat(new)
@@ -193,7 +193,7 @@ class GatedActivation(NeuronLayer):
             new += [t.flatten(0, 2) for t in ([streams[:-1], *outputs] if self.last else outputs)]
         if self.const is not None:
             parameters = [getattr(self.const, name) for name in GATE]
-            new += [t.flatten(0, 1) for t in gated(x[-1:].unsqueeze(0), x[:0].unsqueeze(0), *parameters)]
+            new += [t.flatten(0, 1) for t in gated(x[-1:].unsqueeze(0), x[-1:].unsqueeze(0)[:0], *parameters)]
         return Neurons(buckets, neurons.edges, torch.cat(new))
 
 

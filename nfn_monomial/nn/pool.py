@@ -76,13 +76,13 @@ class NeuronPool(OnNeurons):
 
     Attributes:
         out_features: length of the vector.
-        gain: ``(C,)``, of normalised invariants; None without.
+        gain: ``(kinds, C)``, of kinds of normalised invariants, then of ``const``; None without.
     """
 
     @checked
     def __init__(self, space: WeightSpace, channels: Count, norm: bool = False) -> None:
         super().__init__(space, channels)
-        self.gain = nn.Parameter(torch.ones(channels)) if norm else None
+        self.gain = nn.Parameter(torch.ones(len(self.neurons.invariant_kinds) + self.neurons.const, channels)) if norm else None
         apart = kept_apart(space)
         self.out_features = channels * (sum(apart.get(name, 2) for name in self.neurons.nodes) + self.neurons.const)
 
@@ -97,7 +97,7 @@ class NeuronPool(OnNeurons):
         pool = neurons.buckets.pool
         x = neurons.rows.index_select(0, pool.rows)
         if self.gain is not None:
-            x = scaled(x, over_size(x, (-1,), pool.one * self.channels) * self.gain)
+            x = scaled(x, over_size(x, (-1,), pool.one * self.channels) * self.gain.index_select(0, pool.gain).unsqueeze(1))
         none = x.new_zeros(len(pool.share), *x.shape[1:])
         mean = none.index_add(0, pool.node, x) * pool.share.to(x.dtype)
         # Not std: its gradient is infinite where all neurons are equal, or where there is one.

@@ -180,6 +180,7 @@ class Pool(NamedTuple):
     Attributes:
         rows: where they lie.
         node: for each of them the number of its node.
+        gain: the kind of its stream, among those of invariants and ``const``.
         share: ``(nodes, 1, 1)``, 1 / neurons.
         pick: of means of all nodes, their deviations and all invariants, what is kept.
         one: 1 in float64.
@@ -187,6 +188,7 @@ class Pool(NamedTuple):
 
     rows: Tensor
     node: Tensor
+    gain: Tensor
     share: Tensor
     pick: Tensor
     one: Tensor
@@ -258,7 +260,7 @@ class Buckets:
     def pack(self, features: Features) -> Neurons:
         """Neuron features as buckets."""
         channels = features.tensors[0].shape[-1]
-        flat = [x.flatten(1, -2).movedim(0, 1) for x in features.tensors]
+        flat = [(x.flatten(1, -2) if x.ndim > 2 else x.unsqueeze(1)).movedim(0, 1) for x in features.tensors]
         flat.append(flat[0].new_zeros(1, *flat[0].shape[1:]))
         *edges, rows = torch.cat(flat).index_select(0, self._packed).split(
             [*(b.entries.numel() for b in self.edges), self.rows]
@@ -368,7 +370,7 @@ class Buckets:
                 [math.prod(shape[d - 1] for d in over) / math.prod(of[d - 1] for d in over) for of in real]
                 for over in grid.over
             ]
-            grid.shares = [torch.tensor(p).view(-1, *[1] * (len(a) + 2)) for p, a in zip(parts, grid.at, strict=True)]
+            grid.shares = [torch.tensor(p, dtype=torch.float64).view(-1, *[1] * (len(a) + 2)) for p, a in zip(parts, grid.at, strict=True)]
         mask = (entries < self.entries)[..., None, None] if padded else None
         count = torch.tensor(counts, dtype=torch.float64).view(-1, *ones)
         kind = list(kinds_of(self.layout, tied=False).edges).index(len(at))
@@ -459,7 +461,9 @@ class Buckets:
             at += len(of)
         node = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(of) for of in rows]))
         share = torch.tensor([1 / max(1, len(of)) for of in rows], dtype=torch.float64).view(-1, 1, 1)
-        return Pool(_joint(rows), node, share, _joint(pick), torch.ones((), dtype=torch.float64))
+        kinds = self.layout.invariant_kinds
+        gains = [*(kinds.index(plan.charges[-1]) for plan in self.layout.nodes.values()), len(kinds)]
+        return Pool(_joint(rows), node, torch.tensor(gains)[node], share, _joint(pick), torch.ones((), dtype=torch.float64))
 
     def _nests(self) -> tuple[Nest, ...]:
         alike: dict[tuple[int, int], list[int]] = {}

@@ -74,7 +74,7 @@ class NeuronEmbedding(OnNeurons):
         # No group acts on FIXED neurons, so all of their streams may start as anything.
         self.start = nn.Parameter(torch.empty(len(hidden), channels)) if hidden else None
         self.fixed = nn.Parameter(torch.empty(sum(fixed), channels)) if fixed else None
-        self.norms = None if scales else nn.Parameter(torch.empty(len(plans), 3, channels))
+        self.norms = None if scales or not plans else nn.Parameter(torch.empty(len(plans), 3, channels))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

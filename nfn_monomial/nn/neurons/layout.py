@@ -196,6 +196,11 @@ class NeuronLayout(NamedTuple):
         """The charges of all streams, each once."""
         return list(dict.fromkeys(charges for plan in self.nodes.values() for charges in plan.charges))
 
+    @property
+    def invariant_kinds(self) -> list[Charges]:
+        """The charges of invariants, which are of neurons of one, of two or more nodes, each once."""
+        return list(dict.fromkeys(plan.charges[-1] for plan in self.nodes.values()))
+
     def numbers(self, node: str) -> range:
         """Indices of a node's fields."""
         return range(self.starts[node], self.starts[node] + len(self.nodes[node].charges))

@@ -86,7 +86,7 @@ class NeuronUpdate(Stacked):
 
     Attributes:
         mixes: ``(slices, summed + 2 pairs + transports, C, C)``: of the sums, of the first factors of products, of the
-            second ones, of what is transported.
+            second ones, of what is transported; None if there are none of these.
         inv: ``(slices, (2 + pairs) C, C)``, of the means over edges in and out, and of the products.
         bias: ``(slices, C)``.
     """
@@ -95,17 +95,18 @@ class NeuronUpdate(Stacked):
         super().__init__()
         self.kind = kind
         count = kind.summed + 2 * kind.pairs + len(kind.transports)
-        self.mixes = nn.Parameter(torch.empty(slices, count, channels, channels))
+        self.mixes = nn.Parameter(torch.empty(slices, count, channels, channels)) if count else None
         self.inv = nn.Parameter(torch.empty(slices, (2 + kind.pairs) * channels, channels))
         self.bias = nn.Parameter(torch.empty(slices, channels))
         self.reset_parameters()
 
     def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
         inputs = self.inv.shape[1]
-        return [(self.mixes, self.mixes.shape[-1]), (self.inv, inputs), (self.bias, inputs)]
+        mixes = [] if self.mixes is None else [(self.mixes, self.mixes.shape[-1])]
+        return [*mixes, (self.inv, inputs), (self.bias, inputs)]
 
 
-def updated(kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor, inv: Tensor, bias: Tensor) -> list[Tensor]:
+def updated(kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor | None, inv: Tensor, bias: Tensor) -> list[Tensor]:
     """`NeuronUpdate` of ``V`` nodes: the updates of charged streams ``(streams - 1, V, ..., C)``, then of ``inv``.
 
     Args:
@@ -113,21 +114,21 @@ def updated(kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor, inv: T
         streams: ``(streams, V, ..., C)``.
         sums: ``(summed + 2, V, ..., C)``: of messages to each stream, means over edges that lead to the neurons, and
             over those that lead from them.
-        mixes: ``(summed + 2 pairs + transports, V, C, C)``.
+        mixes: ``(V, summed + 2 pairs + transports, C, C)``.
         inv: ``(V, (2 + pairs) C, C)``.
         bias: ``(V, C)``.
     """
-    of_sums, of_factors, of_transports = mixes.split([kind.summed, 2 * kind.pairs, len(kind.transports)])
+    into, out_of = sums[-2:].unbind(0)
+    if mixes is None:
+        return [mixed(torch.cat([into, out_of], -1), inv, bias).unsqueeze(0)]
+    of_sums, of_factors, of_transports = mixes.transpose(0, 1).split([kind.summed, 2 * kind.pairs, len(kind.transports)])
 
     def mix(x: Tensor, matrices: Tensor) -> Tensor:
         return mixed(x.flatten(0, 1), matrices.flatten(0, 1)).view(x.shape)
 
-    *messages, into, out_of = sums.unbind(0)
     factors = mix(streams[: 2 * kind.pairs], of_factors)
     products = (factors[: kind.pairs] * factors[kind.pairs :]).unbind(0) if kind.pairs else ()
     new_inv = mixed(torch.cat([into, out_of, *products], -1), inv, bias)
-    if not messages:
-        return [new_inv.unsqueeze(0)]
     updates = mix(sums[: kind.summed], of_sums)
     if kind.transports:
         parts = list(updates.unbind(0))
