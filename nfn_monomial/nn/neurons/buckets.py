@@ -48,7 +48,7 @@ class EdgeBucket(NamedTuple):
         ends: for each set the numbers of its ends, in the order of the grid's.
         shape: sizes of the axes; axes that belong to the same ends are one.
         grid: which axes each end has.
-        counts: ``(S, *ones)`` in float64, for each set the neurons that its edges lead to.
+        roots: ``(S, *ones)`` in float64, for each set the square root of the number of neurons that its edges lead to.
         entries: ``(S, *shape)``, for each edge its number among all entries of the layout's fields.
         mask: ``(S, *shape, 1, 1)``, false for padding; None without padding.
     """
@@ -58,7 +58,7 @@ class EdgeBucket(NamedTuple):
     ends: tuple[tuple[int, ...], ...]
     shape: Shape
     grid: Grid
-    counts: Tensor
+    roots: Tensor
     entries: Tensor
     mask: Tensor | None
 
@@ -130,11 +130,12 @@ def parts(picks: Sequence[Pick], modules: Iterable[nn.Module], *names: str) -> l
 
 
 class Slices(NamedTuple):
-    """Slices of parameters: of ends and of edges of each kind, of nodes of each kind, of nested nodes."""
+    """Slices of parameters: of ends and of edges of each kind; of nodes of each kind, of their mixes; of nested nodes."""
 
     ends: tuple[Pick, ...]
     edges: tuple[Pick, ...]
     nodes: tuple[Pick, ...]
+    mixes: tuple[Pick, ...]
     nests: tuple[Tensor, ...]
 
 
@@ -158,7 +159,7 @@ class Norms(NamedTuple):
     Attributes:
         group: for each row the number of its group: streams of a node, invariants of a neuron.
         groups: how many groups there are.
-        count: for each row the neurons of its group, float64.
+        roots: for each row the square root of the number of neurons of its group, ``(rows, 1)`` in float64.
         gain: for each row the kind of its stream.
         opposite: the row of opposite charge, or the row itself.
         scaled: whether scales act on the row, ``(rows, 1)``; None where they act on none.
@@ -167,7 +168,7 @@ class Norms(NamedTuple):
 
     group: Tensor
     groups: int
-    count: Tensor
+    roots: Tensor
     gain: Tensor
     opposite: Tensor
     scaled: Tensor | None
@@ -372,9 +373,9 @@ class Buckets:
             ]
             grid.shares = [torch.tensor(p, dtype=torch.float64).view(-1, *[1] * (len(a) + 2)) for p, a in zip(parts, grid.at, strict=True)]
         mask = (entries < self.entries)[..., None, None] if padded else None
-        count = torch.tensor(counts, dtype=torch.float64).view(-1, *ones)
+        roots = torch.tensor(counts, dtype=torch.float64).sqrt().view(-1, *ones)
         kind = list(kinds_of(self.layout, tied=False).edges).index(len(at))
-        return EdgeBucket(kind, tuple(sets), ends, shape, grid, count, entries, mask)
+        return EdgeBucket(kind, tuple(sets), ends, shape, grid, roots, entries, mask)
 
     def _ends(self) -> tuple[EndGroup, ...]:
         alike: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -431,21 +432,24 @@ class Buckets:
 
     def _slices(self, tied: bool) -> Slices:
         kinds = kinds_of(self.layout, tied)
-        ends, edges, nodes = list[Pick](), list[Pick](), list[Pick]()
-        for kind, (count, number_of) in enumerate(kinds.edges.items()):
-            groups = [group for group in self.ends if group.kind == kind]
+        ends, edges, nodes, mixes = (list[Pick]() for _ in range(4))
+        for of_edges, (count, number_of) in enumerate(kinds.edges.items()):
+            groups = [group for group in self.ends if group.kind == of_edges]
             of_groups = [
                 [(number, order[j]) for i, j in group.of for number, order in zip(self.edges[i].sets, self.edges[i].ends, strict=True)]
                 for group in groups
             ]
             ends.append(_pick([[number_of[number] * count + end for number, end in of] for of in of_groups], (1 + max(number_of.values())) * count))
-            buckets = [bucket for bucket in self.edges if bucket.kind == kind]
+            buckets = [bucket for bucket in self.edges if bucket.kind == of_edges]
             edges.append(_pick([[number_of[number] for number in bucket.sets] for bucket in buckets], 1 + max(number_of.values())))
-        for number, slice_of in enumerate(kinds.nodes.values()):
+        for number, (kind, slice_of) in enumerate(kinds.nodes.items()):
             of_kind = [bucket for bucket in self.nodes if bucket.number == number]
             nodes.append(_pick([[slice_of[node] for node in bucket.nodes] for bucket in of_kind], 1 + max(slice_of.values())))
+            slots = range(kind.mixes)
+            each = [[slice_of[node] * kind.mixes + slot for slot in slots for node in bucket.nodes] for bucket in of_kind]
+            mixes.append(_pick(each, (1 + max(slice_of.values())) * kind.mixes))
         nests = [torch.tensor([0 if tied else number for number in nest.numbers]) for nest in self.nests]
-        return Slices(tuple(ends), tuple(edges), tuple(nodes), tuple(nests))
+        return Slices(tuple(ends), tuple(edges), tuple(nodes), tuple(mixes), tuple(nests))
 
     def _firsts(self) -> Iterable[tuple[NodeBucket, int]]:
         """Buckets of nodes, each with its first row."""
@@ -498,7 +502,7 @@ class Buckets:
         if self.layout.const:
             packed[-1], group[-1], gain[-1] = self.starts[-1], groups + 1, len(kinds)
         acts = bool(scaled.any())
-        return Norms(group, groups + 2, count, gain, opposite, scaled if acts else None, alone), packed
+        return Norms(group, groups + 2, count.sqrt().unsqueeze(1), gain, opposite, scaled if acts else None, alone), packed
 
 
 class Neurons:
