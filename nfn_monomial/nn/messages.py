@@ -22,7 +22,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import neutral
 from .blocked import Size, exchange
-from .edges import AtEnd, Matrices, mixed, untouched
+from .edges import Matrices, mixed, untouched
 from .neurons.buckets import Neurons, parts
 from .neurons.layers import NeuronLayer
 from .neurons.layout import kinds_of
@@ -95,7 +95,7 @@ class MessagePassing(NeuronLayer):
             residual: see `plain_exchange`.
         """
         buckets = neurons.buckets
-        of_kinds = parts(buckets.slices[self.tied].edges, self.edges.values(), "hidden", "gate")
+        of_kinds = parts(buckets.slices[self.tied].edges, self.edges.values(), "hidden", "bias", "gate")
         scales = None if norm is None or frames is None else norm.edge_scales(neurons, frames)
         edges, sums = list(neurons.edges), []
         for i, (bucket, ends) in enumerate(zip(buckets.edges, self._brought(neurons), strict=True)):
@@ -105,24 +105,15 @@ class MessagePassing(NeuronLayer):
             sums += [x.flatten(0, -3) for pair in at_ends for x in pair]
         return Neurons(buckets, tuple(edges), self._rows(neurons, sums))
 
-    def _brought(self, neurons: Neurons) -> list[list[AtEnd]]:
-        """For each bucket of edges the tensors at their ends."""
-        buckets, x, slices = neurons.buckets, neurons.rows, neurons.buckets.slices[self.tied]
-        kinds = 2 if self.last else 3
-        groups = buckets.taken(x, kinds)
-        matrices, biases = (
-            parts(picks, self.edges.values(), name) for picks, name in ((slices.ends, "ends"), (slices.edges, "bias"))
-        )
-        for i, (group, of_group) in enumerate(zip(buckets.ends, groups, strict=True)):
+    def _brought(self, neurons: Neurons) -> list[list[Tensor]]:
+        """For each bucket of edges the tensors at their ends, see `exchange`."""
+        buckets = neurons.buckets
+        groups = buckets.taken(neurons.rows, 2 if self.last else 3)
+        matrices = parts(buckets.slices[self.tied].ends, self.edges.values(), "ends")
+        for i, (group, x) in enumerate(zip(buckets.ends, groups, strict=True)):
             (of_ends,) = next(matrices[group.kind])
-            groups[i] = mixed(of_group.flatten(0, 1), of_ends.flatten(0, 1)).view(of_group.shape)
-        brought = []
-        for bucket, ends in zip(buckets.edges, buckets.at_ends(groups), strict=True):
-            (bias,) = next(biases[bucket.kind])
-            at = [AtEnd(*end) if kinds == 3 else AtEnd(end[0], None, end[1]) for end in (x.unbind(1) for x in ends)]
-            at[0] = at[0]._replace(hidden=at[0].hidden + bias.view(len(bias), *[1] * (at[0].hidden.ndim - 2), -1))
-            brought.append(at)
-        return brought
+            groups[i] = mixed(x.flatten(0, 1), of_ends.flatten(0, 1)).view(x.shape)
+        return buckets.at_ends(groups)
 
     def _rows(self, neurons: Neurons, sums: Sequence[Tensor]) -> Tensor:
         """The update of all rows, of the sums at all ends."""

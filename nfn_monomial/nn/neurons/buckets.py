@@ -28,8 +28,8 @@ from .layout import EdgeSet, NeuronLayout, NodeKind, kind_of, kinds_of, neuron_l
 Item = TypeVar("Item")
 Shape = tuple[int, ...]
 
-WASTE = 1.3
-"""By how much padding may enlarge tensors, where they are small."""
+PADDING = 2**17
+"""Bytes of padding for which two shapes share a tensor: as long as a CPU takes to start the operators of one more."""
 
 LARGE = 2**24
 """Bytes of a tensor of edges on a CPU beyond which edge sets are stacked no more: it takes longer to get the memory."""
@@ -228,18 +228,18 @@ class Buckets:
         "sums", "take", "take_two",
     )  # fmt: skip
 
-    def __init__(self, space: WeightSpace, sizes: Mapping[str, int], device: torch.device, waste: float, most: int):
+    def __init__(self, space: WeightSpace, sizes: Mapping[str, int], device: torch.device, padding: int, most: int):
         self.layout, self.sizes = neuron_layout(space), dict(sizes)
         shapes = [[sizes[axis.node] for axis in axes] for axes in self.layout.layout.types]
         counts = [math.prod(shape) for shape in shapes]
         self.shapes = list(map(tuple, shapes))
         self.starts, self.entries = [*itertools.accumulate([0, *counts[:-1]])], sum(counts)
         self._neurons = {n: _numbered([sizes[above] for above in space.ancestry(n)]) for n in self.layout.nodes}
-        self.nodes = self._node_buckets(waste)
+        self.nodes = self._node_buckets(padding)
         self._rows, self.rows = _placed(self.nodes, [bucket.rows for bucket in self.nodes])
         self._sum_rows, self.sums = _placed(self.nodes, [bucket.sums for bucket in self.nodes])
         self.rows += self.layout.const
-        self.edges = self._edge_buckets(waste, most)
+        self.edges = self._edge_buckets(padding, most)
         self.ends = self._ends()
         self.invariants = {n: self.row(n, len(plan.charges) - 1) for n, plan in self.layout.nodes.items()}
         self.invariant_rows = _joint(
@@ -327,17 +327,17 @@ class Buckets:
 
     # ---- which sets share a tensor
 
-    def _node_buckets(self, waste: float) -> tuple[NodeBucket, ...]:
+    def _node_buckets(self, padding: int) -> tuple[NodeBucket, ...]:
         felt, buckets = self.layout.layout.felt, []
         for number, (kind, names) in enumerate(kinds_of(self.layout, tied=False).nodes.items()):
-            for (neurons,), nodes in merged([((self._neurons[n].numel(),), n) for n in names], waste):
+            for (neurons,), nodes in merged([((self._neurons[n].numel(),), n) for n in names], padding // len(kind.order)):
                 of_streams = [[felt[self.layout.fields(n)][k] for n in nodes] for k in kind.order[:-1]]
                 tables = [[[getattr(f, acts) for f in of] for of in of_streams] for acts in ("flips", "scales")]
                 flips, scales = (_one_answer(torch.tensor(t).view(-1, len(nodes), 1, 1, 1)) for t in tables)
                 buckets.append(NodeBucket(number, kind, tuple(nodes), neurons, flips, scales))
         return tuple(buckets)
 
-    def _edge_buckets(self, waste: float, most: int) -> tuple[EdgeBucket, ...]:
+    def _edge_buckets(self, padding: int, most: int) -> tuple[EdgeBucket, ...]:
         tables, patterns = {}, dict[tuple[Shape, ...], list[tuple[Shape, int]]]()
         for number, edge in enumerate(self.layout.edges):
             groups, at = _joined(edge)
@@ -350,7 +350,7 @@ class Buckets:
             patterns.setdefault(at, []).append((tuple(table.shape), number))
         buckets = []
         for at, sets in patterns.items():
-            for shape, numbers in merged(sets, waste if len(at) == 2 else 1.0):
+            for shape, numbers in merged(sets, padding if len(at) == 2 else 0):
                 step = max(1, most // math.prod(shape))
                 for part in (numbers[i : i + step] for i in range(0, len(numbers), step)):
                     buckets.append(self._edge_bucket(part, shape, at, tables))
@@ -528,14 +528,13 @@ pytree.register_pytree_node(
 )
 
 
-def merged(items: Iterable[tuple[Shape, Item]], waste: float) -> list[tuple[Shape, list[Item]]]:
-    """Items of one shape together; and of neighbouring shapes, the cheapest first, while padding takes no more than
-    ``waste`` times the entries. In the order of the items."""
+def merged(items: Iterable[tuple[Shape, Item]], padding: int) -> list[tuple[Shape, list[Item]]]:
+    """Items of one shape together; and those of neighbouring shapes, the cheapest first, as long as that takes at most so
+    many entries of padding. In the order of the items."""
     by_shape: dict[Shape, list[tuple[int, Item]]] = {}
     for number, (shape, item) in enumerate(items):
         by_shape.setdefault(shape, []).append((number, item))
     buckets = sorted(by_shape.items(), reverse=True)
-    total = allowed = sum(math.prod(shape) * len(of) for shape, of in buckets)
 
     def join(i: int) -> tuple[int, Shape]:
         (first, some), (last, others) = buckets[i], buckets[i + 1]
@@ -545,9 +544,8 @@ def merged(items: Iterable[tuple[Shape, Item]], waste: float) -> list[tuple[Shap
 
     while len(buckets) > 1:
         (more, shape), i = min((join(i), i) for i in range(len(buckets) - 1))
-        if allowed + more > waste * total:
+        if more > padding:
             break
-        allowed += more
         buckets[i : i + 2] = [(shape, buckets[i][1] + buckets[i + 1][1])]
     ordered = sorted((sorted(of, key=lambda item: item[0]), shape) for shape, of in buckets)
     return [(shape, [item for _, item in of]) for of, shape in ordered]
@@ -559,18 +557,18 @@ def kept_apart(space: WeightSpace) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None and size <= APART}
 
 
-def buckets_of(space: WeightSpace, device: str, waste: float, most: int, *sizes: int) -> Buckets:
+def buckets_of(space: WeightSpace, device: str, padding: int, most: int, *sizes: int) -> Buckets:
     """The arrangement of networks whose nodes have these sizes.
 
     Args:
         space: the networks' weight space.
         device: of the indices.
-        waste: by how much padding may enlarge tensors.
+        padding: entries of padding for which two shapes share a tensor.
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
     with _disable_current_modes(), torch.device("cpu"):
-        return Buckets(space, dict(zip(space.nodes, sizes, strict=True)), torch.device(device), waste, most)
+        return Buckets(space, dict(zip(space.nodes, sizes, strict=True)), torch.device(device), padding, most)
 
 
 def moved(thing: Any, device: torch.device) -> None:
