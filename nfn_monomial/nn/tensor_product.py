@@ -158,7 +158,8 @@ class TensorProduct(nn.Module):
         return target.unfold(Features(target.inner, tuple(whole)))
 
     def _node_sizes(self, x: Features, y: Features) -> dict[str, int]:
-        if len(x) != len(y):
+        # Not their lengths: Python wants a number of these, which torch.export would keep for all batches.
+        if x.tensors[0].shape[0] != y.tensors[0].shape[0]:
             raise InvalidValueError(f"TensorProduct: {len(x)} networks in the first input, {len(y)} in the second")
         seen: dict[str, int] = {}
         for features in (x, y):
