@@ -99,7 +99,10 @@ class InputNorm(nn.Module):
             tables = [x.to(torch.float64).flatten(0, -2) for x in features.tensors]
             more = torch.cat([torch.full_like(x[0], len(x)) for x in tables]).to(mean)
             batch_mean = torch.cat([x.mean(0) for x in tables]).to(mean)
-            batch_norm = torch.cat([_norms(x - x.mean(0)) for x in tables]).to(mean)
+            deviations = [x - x.mean(0) for x in tables]
+            tops = [x.abs().amax(0).clamp_min(torch.finfo(x.dtype).tiny) for x in deviations]
+            pairs = zip(deviations, tops, strict=True)
+            batch_norm = torch.cat([top * torch.linalg.vector_norm(x / top, dim=0) for x, top in pairs]).to(mean)
             # Mean and deviations of all rows together (Chan et al. 1979), without cancellation.
             before, rows, step = rows, rows + more, batch_mean - mean
             mean = mean + step * (more / rows)
@@ -146,10 +149,3 @@ class InputNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}"
-
-
-def _norms(table: Tensor) -> Tensor:
-    """The norm of each column, of any size that the dtype holds."""
-    top = table.abs().amax(0).clamp_min(torch.finfo(table.dtype).tiny)
-    norms: Tensor = top * torch.linalg.vector_norm(table / top, dim=0)
-    return norms
