@@ -97,7 +97,15 @@ class EquivariantLinear(Layer):
 
         All blocks that add into one output field share its fan-in, so its variance at initialisation is that of
         its inputs.
+
+        Raises:
+            ValueError: if parameters are sharded: their rows, which are drawn one block after another, are copies.
         """
+        if any(hasattr(p, "full_tensor") for p in self.parameters()):
+            raise InvalidValueError(
+                "EquivariantLinear: sharded parameters cannot be drawn; call reset_parameters before fully_shard, or "
+                "load a state dict"
+            )
         for mix in self.mix.values():
             if isinstance(mix, _PositionMix):
                 mix.reset_parameters()

@@ -433,6 +433,19 @@ def test_replicas_of_data_parallel(name):
     assert all(p.grad is not None for p in layer.parameters())
 
 
+@every("ensembles", TRAINED)
+def test_ensembles(name):
+    """Several layers side by side, by `torch.func.vmap` over their parameters."""
+    space, make = CASES[name]
+    layers = [built(make, space, seed) for seed in range(2)]
+    x = features_for(layers[0], space)
+    out = torch.func.vmap(lambda *state: functional_call(layers[0], state, (x,)))(
+        *torch.func.stack_module_state(layers)
+    )
+    for i, layer in enumerate(layers):
+        assert_same([t[i] for t in tensors_of(out)], layer(x))
+
+
 @every("pruned", TRAINED)
 def test_pruned(name):
     """Masks count in every step, not only when they are made."""
@@ -520,3 +533,11 @@ def test_sharded(name, one_process):
             fully_shard(module, mesh=mesh)
     assert_same(layer(x), expected)
     assert all(g is not None for g in train(layer, x).values())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sharded_parameters_are_drawn_before(one_process):
+    """Rows of a sharded matrix are copies: what is drawn there would be lost."""
+    layer = fully_shard(case("linear")[0], mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
+    with pytest.raises(ValueError, match="call reset_parameters before fully_shard"):
+        layer.reset_parameters()
