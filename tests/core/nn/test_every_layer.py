@@ -159,17 +159,21 @@ def test_networks_of_any_size(name, dtype, space):
 
 @every("scaled", [*LAYERS, "statistics", "Gram matrices"])
 def test_neurons_that_are_scaled_by_any_number(name):
-    """In float32 what the group does to the output is exact to rounding for scales up to 1e15 either way."""
+    """In float32 outputs and gradients are those of unscaled networks, moved, for scales up to 1e12 either way."""
     space = WeightSpace.mlp([2, 4, 3, 1], "relu")
     layer = built((LAYERS | ON_VALUES)[name], space)
-    x = features_for(layer, space)
-    g = space.sample(len(x), scale_range=(1e-15, 1e15), generator=torch.Generator().manual_seed(0))
-    expected, layer = layer(x), layer.float()
-    out = layer(g.act(x).to(torch.float32))
-    if isinstance(out, Features):
-        out = g.inverse().act(out.to(torch.float64))
-    for a, b in zip(tensors_of(out), tensors_of(expected), strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=0, atol=2e-4 * float(b.detach().abs().max()))
+    g = space.sample(4, scale_range=(1e-12, 1e12), generator=torch.Generator().manual_seed(0))
+    results = []
+    for moves in (False, True):
+        x = features_for(layer, space).map(torch.Tensor.requires_grad_)
+        out = layer.float()(g.act(x).to(torch.float32)) if moves else layer(x)
+        out = g.inverse().act(out.to(torch.float64)) if moves and isinstance(out, Features) else out
+        layer.zero_grad()
+        backward(out)
+        by = [t.new_zeros(0) if t.grad is None else t.grad.flatten() for t in x.tensors]
+        results.append([*(t.detach().double() for t in tensors_of(out)), torch.cat(by)])
+    for plain, moved in zip(*results, strict=True):
+        torch.testing.assert_close(moved, plain, rtol=0, atol=2e-4 * float(plain.abs().max()))
 
 
 @pytest.mark.parametrize("name", LAYERS | ON_VALUES)
