@@ -592,9 +592,9 @@ class WeightSpace:
         return hash(self._key())
 
     def __str__(self) -> str:
-        """As `repr`, or where that is long the numbers of nodes and parameters: for lines of models and messages."""
+        """As `repr`, or where that is long the numbers of nodes and tensors: for lines of models and messages."""
         text = repr(self)
-        return text if len(text) <= 44 else f"WeightSpace({len(self.nodes)} nodes, {len(self.parameters)} parameters)"
+        return text if len(text) <= 44 else f"WeightSpace({len(self.nodes)} nodes, {len(self.parameters)} tensors)"
 
     def __repr__(self) -> str:
         if self.label:

@@ -53,7 +53,7 @@ def test_spaces_are_values():
 
 def test_a_line_of_a_long_space_is_short():
     deep = WeightSpace.mlp([2, *[32] * 12, 1], "relu")
-    assert str(deep) == "WeightSpace(14 nodes, 26 parameters)"
+    assert str(deep) == "WeightSpace(14 nodes, 26 tensors)"
     assert repr(deep).count("32") == 12
 
 
