@@ -24,7 +24,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .charges import NodeGauge, along, charged_axes, log_squares
 from .least_norm import log_scales
 from .newton import ScaleFactor
-from .signs import canonical_signs
+from .signs import canonical_signs, sign_noise
 
 _Factors: TypeAlias = dict[NodeGauge, Tensor]
 
@@ -196,9 +196,7 @@ def rescaling(
         balancing = balancing._replace(logs=dict(zip(order, logs, strict=True)))
     if not signs:
         return balancing
-    # A sum that the rounding errors of its entries, a few each, could make has no sign.
-    noise = 32 * torch.finfo(features.tensors[0].dtype).eps
-    settled = canonical_signs(space, balancing.act(precise), noise)
+    settled = canonical_signs(space, balancing.act(precise), sign_noise(features.tensors[0].dtype))
     return balancing._replace(signs={gauge: torch.where(sign != 0, sign, 1) for gauge, sign in settled.items()})
 
 

@@ -237,6 +237,27 @@ def test_rounding_errors_decide_no_sign():
     assert torch.equal(balance(noisy, space)[1].matrices["h1"].scale, balance(quiet, space)[1].matrices["h1"].scale)
 
 
+HEADS = WeightSpace(
+    {"heads": (PERMUTATION, 2), "q": Node((SIGN,), 3, "heads"), "v": Node((SIGN, SCALE), 3, "heads"), "x": (FIXED, 4)},
+    {
+        "q": ((Axis("heads", 0), Axis("q")), Axis("x")), "k": ((Axis("heads", 0), Axis("q")), Axis("x")),
+        "v": ((Axis("heads", 0), Axis("v", (1, 1))), Axis("x")), "o": (Axis("x"), (Axis("heads", 0), Axis("v", (1, -1)))),
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("space", [MIXED, WeightSpace.mlp([2, 32, 32, 1], "tanh"), HEADS], ids=str)
+def test_forms_in_16_bits_are_those_of_the_same_numbers(space, dtype):
+    """Sums of a few entries that are a quarter of their sizes are no rounding errors."""
+    x = {name: t.to(dtype) for name, t in networks(space, 50).items()}
+    expected, element = balance({name: t.float() for name, t in x.items()}, space)
+    balanced, moved = balance(x, space)
+    for name, m in moved.matrices.items():
+        assert all(map(torch.equal, m.scales, element.matrices[name].scales))
+    assert all(torch.equal(t, expected[name].to(dtype)) for name, t in balanced.items())
+
+
 # -- the layer --------------------------------------------------------------------------------------------------------
 
 
