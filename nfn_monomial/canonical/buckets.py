@@ -1,0 +1,170 @@
+"""Terms of one shape in one tensor, and neurons of all unknowns in one: operators do not grow with depth."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .charges import along, onto
+
+
+class ScaleFactor(NamedTuple):
+    """One unknown that scales a term.
+
+    Attributes:
+        unknown: its number.
+        charge: the power, not 0.
+        dims: dimensions of the term along which its neurons lie; several for a nested node, the outermost first.
+    """
+
+    unknown: int
+    charge: int
+    dims: tuple[int, ...]
+
+
+Factors: TypeAlias = tuple[ScaleFactor, ...]
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+class Bucket(NamedTuple):
+    """Terms that are one tensor ``(B, terms, *sizes)``, those of one axis ``(B, 1, neurons)``, whatever their sizes.
+
+    Attributes:
+        terms: their numbers.
+        shapes: for each factor, those of its neurons ``(terms, *sizes)``.
+        dims: for each factor, the dimensions of the tensor along which they lie.
+    """
+
+    terms: list[int]
+    shapes: list[tuple[int, ...]]
+    dims: list[tuple[int, ...]]
+
+
+class Buckets:
+    """The places of the neurons of terms' factors, their *ends* ``(B, M)``, among those of all unknowns, ``(B, N)``.
+
+    Args:
+        terms: the factors of each term.
+        shapes: of the unknowns.
+        like: a tensor whose dtype and device charges have.
+
+    Attributes:
+        sizes: numbers of neurons of the unknowns.
+        buckets: all terms.
+        charge: of every end ``(M,)``.
+        bound: for each unknown's neurons ``(N,)`` the most that the charges of one of their terms add up to.
+    """
+
+    def __init__(self, terms: Sequence[Factors], shapes: Shapes, like: Tensor) -> None:
+        self.terms, self.sizes = terms, [math.prod(shape) for shape in shapes]
+        kinds: dict[object, list[int]] = {}
+        for number, factors in enumerate(terms):
+            one_axis = len({f.dims for f in factors}) == 1
+            kind = len(factors) if one_axis else tuple((f.dims, shapes[f.unknown]) for f in factors)
+            kinds.setdefault(kind, []).append(number)
+        self.buckets: list[Bucket] = []
+        ends: list[ScaleFactor] = []
+        for kind, numbers in kinds.items():
+            factors = terms[numbers[0]]
+            if isinstance(kind, int):
+                size = sum(self.sizes[terms[i][0].unknown] for i in numbers)
+                self.buckets.append(Bucket(numbers, [(1, size)] * kind, [(1, 2)] * kind))
+            else:
+                sizes = [(len(numbers), *shapes[f.unknown]) for f in factors]
+                self.buckets.append(Bucket(numbers, sizes, [(1, *(1 + d for d in f.dims)) for f in factors]))
+            ends += [terms[i][k] for k in range(len(factors)) for i in numbers]
+
+        self.counts = [math.prod(shape) for bucket in self.buckets for shape in bucket.shapes]
+
+        self._views = [
+            (1 + len(set().union(*bucket.dims)), list(zip(bucket.shapes, bucket.dims, strict=True)))
+            for bucket in self.buckets
+        ]
+
+        # An end's neurons are in their unknown's order. Those of both sides of each neuron, the next after the last
+        # where there are none, which has the place of a number that changes no sum.
+        counts = [self.sizes[end.unknown] for end in ends]
+        starts, first = ([0, *itertools.accumulate(x)] for x in (counts, self.sizes))
+        sides: dict[tuple[int, bool], list[int]] = {}
+        for end, start in zip(ends, starts, strict=False):
+            sides.setdefault((end.unknown, end.charge < 0), []).append(start - first[end.unknown])
+        most = max(map(len, sides.values()), default=0)
+        rows = [
+            [[*sides.get((u, side), ()), *[starts[-1]] * most][i] for u in range(len(shapes))]
+            for side in (False, True)
+            for i in range(most)
+        ]
+        shift = [first[end.unknown] - start for end, start in zip(ends, starts, strict=False)]
+        unknowns, count = torch.tensor(self.sizes), torch.tensor(counts, dtype=torch.long)
+        table = torch.tensor(rows, dtype=torch.long).reshape(2 * most, len(shapes)).repeat_interleave(unknowns, 1)
+        self.table = (table + torch.arange(first[-1])).clamp(max=starts[-1]).flatten().to(like.device)
+        neuron = torch.arange(starts[-1]) + torch.tensor(shift, dtype=torch.long).repeat_interleave(count)
+        self.neuron = neuron.to(like.device)
+        self.charge = torch.tensor([end.charge for end in ends]).repeat_interleave(count).to(like)
+        self.simple = all(abs(end.charge) == 1 for end in ends)
+        weight = [1] * len(shapes)
+        for factors in terms:
+            for f in factors:
+                weight[f.unknown] = max(weight[f.unknown], sum(abs(g.charge) for g in factors))
+        self.bound = torch.tensor(weight).repeat_interleave(unknowns).to(like)
+
+    def packed(self, terms: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors of terms ``(B, *sizes)`` -> those of buckets."""
+        return [
+            torch.cat([onto(terms[i], self.terms[i][0].dims).flatten(1) for i in bucket.terms], -1).unsqueeze(1)
+            if len(set(bucket.dims)) == 1
+            else torch.stack([terms[i] for i in bucket.terms], 1)
+            for bucket in self.buckets
+        ]
+
+    def ends(self, neurons: Tensor) -> list[list[Tensor]]:
+        """Numbers of neurons ``(B, N)`` at the ends of each bucket's factors, broadcasting against its tensor."""
+        return self.along(neurons.index_select(1, self.neuron))
+
+    def along(self, ends: Tensor) -> list[list[Tensor]]:
+        """Numbers of ends ``(B, M)``, broadcasting against the tensors of buckets."""
+        parts = iter(self.split(ends))
+        return [[along(next(parts).reshape(-1, *x), dims, n) for x, dims in factors] for n, factors in self._views]
+
+    def split(self, ends: Tensor) -> Sequence[Tensor]:
+        """Numbers of ends ``(B, M)`` in parts, one for each factor of a bucket."""
+        return torch.split(ends, self.counts, -1)
+
+    @functools.cached_property
+    def products(self) -> list[dict[tuple[int, int], Tensor]]:
+        """For each bucket and pair of its factors the products of their charges, broadcasting against its tensor."""
+        return [
+            {(i, j): charges[i] * charges[j] for i, j in itertools.combinations(range(len(charges)), 2)}
+            for charges in self.along(self.charge.unsqueeze(0))
+        ]
+
+    @functools.cached_property
+    def places(self) -> Tensor:
+        """The places in a matrix ``(N, N)`` of its diagonal, and of the entries of terms for each pair of factors, both
+        orders."""
+        neurons, size = self.along(self.neuron.unsqueeze(0)), sum(self.sizes)
+        diagonal = torch.arange(size, device=self.neuron.device) * (size + 1)
+        return torch.cat([diagonal] + [
+            (size * of_bucket[i] + of_bucket[j]).flatten()
+            for of_bucket, pairs in zip(neurons, self.products, strict=True)
+            for pair in pairs
+            for i, j in (pair, reversed(pair))
+        ])  # fmt: skip
+
+
+def buckets_of(terms: tuple[Factors, ...], shapes: Shapes, like: Tensor) -> Buckets:
+    """Returns the buckets of terms on the device of a tensor, kept for the next call: nothing waits for a device."""
+    if hasattr(like, "fake_mode"):
+        return Buckets(terms, shapes, like)
+    return _buckets(terms, shapes, like.dtype, like.device)
+
+
+@functools.lru_cache(128)
+def _buckets(terms: tuple[Factors, ...], shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Buckets:
+    return Buckets(terms, shapes, torch.empty(0, dtype=dtype, device=device))
