@@ -66,7 +66,7 @@ class Buckets:
         kinds: dict[object, list[int]] = {}
         for number, factors in enumerate(terms):
             one_axis = len({f.dims for f in factors}) == 1
-            kind = len(factors) if one_axis else tuple((f.dims, shapes[f.unknown]) for f in factors)
+            kind: object = len(factors) if one_axis else tuple((f.dims, shapes[f.unknown]) for f in factors)
             kinds.setdefault(kind, []).append(number)
         self.buckets: list[Bucket] = []
         ends: list[ScaleFactor] = []
@@ -103,16 +103,18 @@ class Buckets:
         shift = [first[end.unknown] - start for end, start in zip(ends, starts, strict=False)]
         unknowns, count = torch.tensor(self.sizes), torch.tensor(counts, dtype=torch.long)
         table = torch.tensor(rows, dtype=torch.long).reshape(2 * most, len(shapes)).repeat_interleave(unknowns, 1)
-        self.table = (table + torch.arange(first[-1])).clamp(max=starts[-1]).flatten().to(like.device)
+        self.table = (
+            (table + torch.arange(first[-1])).clamp(max=starts[-1]).flatten().to(like.device, non_blocking=True)
+        )
         neuron = torch.arange(starts[-1]) + torch.tensor(shift, dtype=torch.long).repeat_interleave(count)
-        self.neuron = neuron.to(like.device)
-        self.charge = torch.tensor([end.charge for end in ends]).repeat_interleave(count).to(like)
+        self.neuron = neuron.to(like.device, non_blocking=True)
+        self.charge = torch.tensor([end.charge for end in ends]).repeat_interleave(count).to(like, non_blocking=True)
         self.simple = all(abs(end.charge) == 1 for end in ends)
         weight = [1] * len(shapes)
         for factors in terms:
             for f in factors:
                 weight[f.unknown] = max(weight[f.unknown], sum(abs(g.charge) for g in factors))
-        self.bound = torch.tensor(weight).repeat_interleave(unknowns).to(like)
+        self.bound = torch.tensor(weight).repeat_interleave(unknowns).to(like, non_blocking=True)
 
     def packed(self, terms: Sequence[Tensor]) -> list[Tensor]:
         """Tensors of terms ``(B, *sizes)`` -> those of buckets."""

@@ -78,16 +78,21 @@ def log_squares(space: WeightSpace, features: Features) -> list[Term]:
     terms: dict[tuple[Charged, ...], Tensor] = {}
     for field_type, x in features.fields.items():
         if axes := charged_axes(space, field_type, scaling):
-            wide = wide_dtype(x)
-            if x.dtype == wide:
-                squares = summed(2 * x.abs().log(), axes, torch.logsumexp)
-            else:  # in which squares of all narrower dtypes have room
-                norms, moved = summed(x, axes, lambda x, dims: torch.linalg.vector_norm(x, 2, dims, dtype=wide))
-                squares = 2 * norms.to(wide).abs().log(), moved
-            for part, left in _apart(*squares):
+            if x.dtype == wide_dtype(x):
+                squares, moved = summed(2 * x.abs().log(), axes, torch.logsumexp)
+            else:
+                norms, moved = summed(x, axes, _norm)
+                squares = 2 * norms.to(wide_dtype(x)).abs().log()
+            for part, left in _apart(squares, moved):
                 log, moved = summed(part, left, torch.logsumexp)
                 terms[moved] = torch.logaddexp(terms[moved], log) if moved in terms else log
     return [(log, axes) for axes, log in terms.items() if axes]
+
+
+def _norm(x: Tensor, dims: list[int]) -> Tensor:
+    """Norms in the widest dtype, in which squares of all others have room."""
+    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, dtype=wide_dtype(x))
+    return norm
 
 
 def _apart(x: Tensor, axes: Sequence[Charged]) -> Iterator[Term]:

@@ -14,15 +14,15 @@ from .buckets import Buckets
 from .buckets import ScaleFactor as ScaleFactor
 from .charges import onto
 
-_SWEEPS = 12  # where no value is looked at, before Newton steps
-_ROUNDS = 8  # of Newton steps there, and one more for three unknowns: most networks are balanced by then
+_SWEEPS = 10  # where no value is looked at, before Newton steps
+_ROUNDS = 6  # of Newton steps there, and one more for three unknowns: most networks are balanced by then
 _MOST_ROUNDS = 300
 _TOLERANCE = 450  # of roundings, on changes of log scales
 _LAST = 2e-8  # after a Newton step of this length the next one would be its square
 _NEAR = 1.0  # changes of log scales from which Newton steps get there
 _FAR = 4.0  # changes beyond which sizes are levelled first
 _NOISE = 50  # roundings of a number that a step is computed from
-_STEPS = 12  # of conjugate gradients in a round, where no value is looked at
+_STEPS = 10  # of conjugate gradients in a round, where no value is looked at
 _AT_ONCE = 2**29  # multiplications for matrices that are solved at once, where values are looked at
 
 
@@ -120,7 +120,7 @@ class Terms:
         pattern = [(x > -torch.inf).to(x.dtype).log() for x in logs]
         known = [x.nan_to_num(neginf=0.0) for x in logs]
         curvature = self._sides(pattern)[1]
-        pull = self._gathered(self._onto(known, torch.sum) * self.buckets.charge, 0.0).sum((1, 2)) / -2
+        pull = self._gathered(0.0, self._onto(known, torch.sum) * self.buckets.charge).sum((1, 2)) / -2
         right = (pull * (-curvature).exp()).nan_to_num(posinf=0.0, neginf=0.0)
         if free is not None:
             curvature, right = curvature.masked_fill(~free, -torch.inf), right.masked_fill(~free, 0)
@@ -136,20 +136,20 @@ class Terms:
         pairs = zip(terms, self.buckets.buckets, strict=True)
         return torch.cat([onto(x, dims, total).flatten(1) for x, bucket in pairs for dims in bucket.dims], -1)
 
-    def _gathered(self, ends: Tensor, nothing: float) -> Tensor:
-        """Numbers of the ends of each neuron, ``(B, 2, most ends of a side, N)``."""
-        ends = torch.cat([ends, ends.new_full((len(ends), 1), nothing)], -1)
-        return ends.index_select(1, self.buckets.table).reshape(len(ends), 2, -1, self.count)
+    def _gathered(self, nothing: float, *ends: Tensor) -> Tensor:
+        """Numbers of the ends of each neuron, ``(B, 2, most ends of a side, N)``; ``nothing`` where there are fewer."""
+        parts = [*ends, ends[0].new_full((len(ends[0]), 1), nothing)]
+        return torch.cat(parts, -1).index_select(1, self.buckets.table).reshape(len(ends[0]), 2, -1, self.count)
 
     def _sides(self, logs: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Returns logs of the sums of squares that a scale multiplies and divides, times charges ``(B, 2, N)``; and of
         the Hessian's diagonal ``(B, N)``, sums of squares times squared charges."""
         ends = self._onto(logs, torch.logsumexp)
         if self.buckets.simple:
-            sides = self._gathered(ends, -torch.inf).logsumexp(2)
+            sides = self._gathered(-torch.inf, ends).logsumexp(2)
             return sides, torch.logaddexp(*sides.unbind(1))
         weight = self.buckets.charge.abs().log()
-        sides, squares = (self._gathered(ends + k * weight, -torch.inf).logsumexp(2) for k in (1, 2))
+        sides, squares = (self._gathered(-torch.inf, ends + k * weight).logsumexp(2) for k in (1, 2))
         return sides, squares.logsumexp(1)
 
     def _relative(self, logs: list[Tensor], curvature: Tensor) -> list[list[Tensor]]:
@@ -159,12 +159,14 @@ class Terms:
 
     def _sums(self, entries: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
         """The same as `_sides`, not their logarithms."""
-        pairs = [z for x, bucket in zip(entries, self.buckets.buckets, strict=True) for z in zip(x, bucket.dims, strict=True)]
+        pairs = [
+            z for x, bucket in zip(entries, self.buckets.buckets, strict=True) for z in zip(x, bucket.dims, strict=True)
+        ]
         ends = torch.cat([onto(x, dims).flatten(1) for x, dims in pairs], -1)
         if self.buckets.simple:
-            sides = self._gathered(ends, 0.0).sum(2)
+            sides = self._gathered(0.0, ends).sum(2)
             return sides, sides.sum(1)
-        sides, squares = (self._gathered(ends * self.buckets.charge.abs() ** k, 0.0).sum(2) for k in (1, 2))
+        sides, squares = (self._gathered(0.0, ends * self.buckets.charge.abs() ** k).sum(2) for k in (1, 2))
         return sides, squares.sum(1)
 
     def _solved_at_once(self, entries: list[list[Tensor]], weight: Tensor | None, right: Tensor) -> Tensor:
@@ -179,7 +181,8 @@ class Terms:
         matrix = right.new_zeros(len(right), self.count**2)
         matrix = matrix.scatter_add_(1, self.buckets.places.expand(len(right), -1), torch.cat(values, -1))
         right = right if weight is None else right * weight
-        return torch.linalg.solve_ex(matrix.reshape(-1, self.count, self.count), right.unsqueeze(-1))[0].squeeze(-1)
+        solved: Tensor = torch.linalg.solve_ex(matrix.reshape(-1, self.count, self.count), right.unsqueeze(-1))[0]
+        return solved.squeeze(-1)
 
     def _solved(
         self, logs: list[Tensor], curvature: Tensor, right: Tensor, enough: Tensor | float, size: Tensor | float = 1.0
@@ -210,12 +213,11 @@ class Terms:
 
         def hessian(v: Tensor) -> Tensor:
             parts = self.buckets.split(v.index_select(1, self.buckets.neuron))
-            total = {}
+            total: dict[int, Tensor] = {}
             for target, source, matrix in products:
                 product = torch.bmm(matrix, parts[source].reshape(len(matrix), -1, 1)).reshape(len(v), -1)
                 total[target] = total[target] + product if target in total else product
-            sums = [total.get(i, part) for i, part in enumerate(nothing)]
-            return v + self._gathered(torch.cat(sums, -1), 0.0).sum((1, 2))
+            return v + self._gathered(0.0, *(total.get(i, part) for i, part in enumerate(nothing))).sum((1, 2))
 
         root = (-inverse / 2).nan_to_num(posinf=-torch.inf)
         root = (root - root.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).exp()
@@ -241,17 +243,17 @@ def conjugate_gradients(
         look: whether to stop when no row takes a step any more.
     """
     v, rest, direction = torch.zeros_like(right), right, right
-    square = rest.square().sum(-1, keepdim=True)
+    square, least = rest.square().sum(-1, keepdim=True), enough**2
     for _ in range(steps):
         image = matrix(direction)
         curvature = (direction * image).sum(-1, keepdim=True)
-        done = (curvature <= 0) | (square.sqrt() <= enough)
+        done = (curvature <= 0) | (square <= least)
         if look and bool(done.all()):
             break
         length = (square / curvature).masked_fill(done, 0)
-        v, rest = v + length * direction, rest - length * image
+        v, rest = torch.addcmul(v, length, direction), torch.addcmul(rest, length, image, value=-1)
         before, square = square, rest.square().sum(-1, keepdim=True)
-        direction = rest + (square / before).masked_fill(before <= 0, 0) * direction
+        direction = torch.addcmul(rest, (square / before).nan_to_num(nan=0.0), direction)
     return v
 
 
