@@ -103,9 +103,8 @@ class Buckets:
         shift = [first[end.unknown] - start for end, start in zip(ends, starts, strict=False)]
         unknowns, count = torch.tensor(self.sizes), torch.tensor(counts, dtype=torch.long)
         table = torch.tensor(rows, dtype=torch.long).reshape(2 * most, len(shapes)).repeat_interleave(unknowns, 1)
-        self.table = (
-            (table + torch.arange(first[-1])).clamp(max=starts[-1]).flatten().to(like.device, non_blocking=True)
-        )
+        table = (table + torch.arange(first[-1])).clamp(max=starts[-1]).reshape(2, most, first[-1])
+        self.places = table.to(like.device, non_blocking=True)
         neuron = torch.arange(starts[-1]) + torch.tensor(shift, dtype=torch.long).repeat_interleave(count)
         self.neuron = neuron.to(like.device, non_blocking=True)
         self.charge = torch.tensor([end.charge for end in ends]).repeat_interleave(count).to(like, non_blocking=True)
@@ -132,7 +131,9 @@ class Buckets:
     def along(self, ends: Tensor) -> list[list[Tensor]]:
         """Numbers of ends ``(B, M)``, broadcasting against the tensors of buckets."""
         parts = iter(self.split(ends))
-        return [[along(next(parts).reshape(-1, *x), dims, n) for x, dims in factors] for n, factors in self._views]
+        return [
+            [along(next(parts).reshape(len(ends), *x), dims, n) for x, dims in factors] for n, factors in self._views
+        ]
 
     def split(self, ends: Tensor) -> Sequence[Tensor]:
         """Numbers of ends ``(B, M)`` in parts, one for each factor of a bucket."""
@@ -147,7 +148,7 @@ class Buckets:
         ]
 
     @functools.cached_property
-    def places(self) -> Tensor:
+    def pairs(self) -> Tensor:
         """The places in a matrix ``(N, N)`` of its diagonal, and of the entries of terms for each pair of factors, both
         orders."""
         neurons, size = self.along(self.neuron.unsqueeze(0)), sum(self.sizes)

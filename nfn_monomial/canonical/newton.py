@@ -84,7 +84,7 @@ class Terms:
             inward, outward = sides.unbind(1)
             change = (outward - inward).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) / 4
             size = torch.linalg.vector_norm(change, torch.inf, -1, keepdim=True)
-            sizes = size.flatten().tolist() if self.look else [0.0, torch.inf]
+            sizes = [*size.flatten().tolist(), 0.0] if self.look else [0.0, torch.inf]
             if max(sizes) <= _TOLERANCE * self.eps:
                 break
             near, close = max(sizes) <= _NEAR, max(sizes) <= _FAR
@@ -139,7 +139,8 @@ class Terms:
     def _gathered(self, nothing: float, *ends: Tensor) -> Tensor:
         """Numbers of the ends of each neuron, ``(B, 2, most ends of a side, N)``; ``nothing`` where there are fewer."""
         parts = [*ends, ends[0].new_full((len(ends[0]), 1), nothing)]
-        return torch.cat(parts, -1).index_select(1, self.buckets.table).reshape(len(ends[0]), 2, -1, self.count)
+        places = self.buckets.places
+        return torch.cat(parts, -1).index_select(1, places.flatten()).reshape(len(ends[0]), *places.shape)
 
     def _sides(self, logs: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Returns logs of the sums of squares that a scale multiplies and divides, times charges ``(B, 2, N)``; and of
@@ -179,9 +180,11 @@ class Terms:
             for i in pair
         ]
         matrix = right.new_zeros(len(right), self.count**2)
-        matrix = matrix.scatter_add_(1, self.buckets.places.expand(len(right), -1), torch.cat(values, -1))
+        matrix = matrix.scatter_add_(1, self.buckets.pairs.expand(len(right), -1), torch.cat(values, -1))
         right = right if weight is None else right * weight
-        solved: Tensor = torch.linalg.solve_ex(matrix.reshape(-1, self.count, self.count), right.unsqueeze(-1))[0]
+        solved: Tensor = torch.linalg.solve_ex(matrix.reshape(len(right), self.count, self.count), right.unsqueeze(-1))[
+            0
+        ]
         return solved.squeeze(-1)
 
     def _solved(
@@ -205,7 +208,7 @@ class Terms:
                 alone = [[d for d in bucket.dims[i] if d not in shared] for i in (a, b)]
                 # Neurons that both are nested in are the outermost of both, so that none need change places.
                 common = onto((x + of_bucket[a] + of_bucket[b]).exp() * product, [*shared, *alone[0], *alone[1]])
-                matrix = common.reshape(-1, *(math.prod(x.shape[d] for d in dims) for dims in alone))
+                matrix = common.reshape(*(math.prod(x.shape[d] for d in dims) for dims in ((0, *shared), *alone)))
                 products += [(number + a, number + b, matrix), (number + b, number + a, matrix.mT)]
             number += len(bucket.dims)
 
@@ -215,7 +218,7 @@ class Terms:
             parts = self.buckets.split(v.index_select(1, self.buckets.neuron))
             total: dict[int, Tensor] = {}
             for target, source, matrix in products:
-                product = torch.bmm(matrix, parts[source].reshape(len(matrix), -1, 1)).reshape(len(v), -1)
+                product = torch.bmm(matrix, parts[source].reshape(*matrix.mT.shape[:2], 1)).reshape(parts[target].shape)
                 total[target] = total[target] + product if target in total else product
             return v + self._gathered(0.0, *(total.get(i, part) for i, part in enumerate(nothing))).sum((1, 2))
 
