@@ -151,14 +151,12 @@ class Buckets:
     def pairs(self) -> Tensor:
         """The places in a matrix ``(N, N)`` of its diagonal, and of the entries of terms for each pair of factors, both
         orders."""
-        neurons, size = self.along(self.neuron.unsqueeze(0)), sum(self.sizes)
-        diagonal = torch.arange(size, device=self.neuron.device) * (size + 1)
-        return torch.cat([diagonal] + [
-            (size * of_bucket[i] + of_bucket[j]).flatten()
-            for of_bucket, pairs in zip(neurons, self.products, strict=True)
-            for pair in pairs
-            for i, j in (pair, reversed(pair))
-        ])  # fmt: skip
+        size = sum(self.sizes)
+        parts = [torch.arange(size, device=self.neuron.device) * (size + 1)]
+        for bucket, products in zip(self.along(self.neuron.unsqueeze(0)), self.products, strict=True):
+            neurons = torch.broadcast_tensors(*bucket)
+            parts += [(size * neurons[i] + neurons[j]).flatten() for a, b in products for i, j in ((a, b), (b, a))]
+        return torch.cat(parts)
 
 
 def buckets_of(terms: tuple[Factors, ...], shapes: Shapes, like: Tensor) -> Buckets:

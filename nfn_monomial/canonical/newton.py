@@ -62,8 +62,7 @@ class Terms:
 
         All neurons move at once by a quarter of ``log(out / in)``, over the charges of a term, which lowers the sum:
         ``exp(2 sum_f q_f d_f)`` is at most ``sum_f |q_f| / Q exp(2 Q sign(q_f) d_f)`` for ``Q = sum_f |q_f|``. Networks
-        that are near take Newton steps, with that logarithm in place of the slope: at the minimum the two agree, and a
-        neuron without neighbours gets there in one step.
+        that are near take Newton steps.
 
         Args:
             s: where to start.
@@ -92,13 +91,14 @@ class Terms:
             if number == 0 and max(sizes) > _FAR:
                 step = torch.where(size > _FAR, self.level(s), step)
             elif min(sizes) <= _NEAR and (regular or number >= _SWEEPS):
+                slope = (2 * change).tanh() / 2  # (out - in) / 2 (in + out)
                 if not self.buckets.simple:
-                    change = change * (sides.logsumexp(1) - curvature).exp().nan_to_num(0.0)
+                    slope = slope * (sides.logsumexp(1) - curvature).exp().nan_to_num(0.0)
                 if at_once:
                     entries = self._relative(logs, curvature) if entries is None else entries
-                    newton = self._solved_at_once(entries, weight, change)
+                    newton = self._solved_at_once(entries, weight, slope)
                 else:
-                    newton = self._solved(logs, curvature, change, size.clamp_max(1) / 10)
+                    newton = self._solved(logs, curvature, slope, size.clamp_max(1) / 10)
                 length = torch.linalg.vector_norm(newton, torch.inf, -1, keepdim=True)
                 newton = newton / length.clamp_min(1)
                 step = newton if near else torch.where(size <= _NEAR, newton, step)
@@ -172,7 +172,7 @@ class Terms:
 
     def _solved_at_once(self, entries: list[list[Tensor]], weight: Tensor | None, right: Tensor) -> Tensor:
         """The same as `_solved`, of entries over curvatures that are now larger by the factor ``weight``."""
-        diagonal = torch.full_like(right, 1 + 20 * self.eps) if weight is None else weight * (1 + 20 * self.eps)
+        diagonal = torch.full_like(right, 1 + 100 * self.eps) if weight is None else weight * (1 + 100 * self.eps)
         values = [diagonal] + [
             (x[i] * product).flatten(1)
             for x, products in zip(entries, self.buckets.products, strict=True)
