@@ -39,11 +39,13 @@ class Bucket(NamedTuple):
         terms: their numbers.
         shapes: for each factor, those of its neurons ``(terms, *sizes)``.
         dims: for each factor, the dimensions of the tensor along which they lie.
+        ndim: of the tensor.
     """
 
     terms: list[int]
     shapes: list[tuple[int, ...]]
     dims: list[tuple[int, ...]]
+    ndim: int
 
 
 class Buckets:
@@ -74,19 +76,14 @@ class Buckets:
             factors = terms[numbers[0]]
             if isinstance(kind, int):
                 size = sum(self.sizes[terms[i][0].unknown] for i in numbers)
-                self.buckets.append(Bucket(numbers, [(1, size)] * kind, [(1, 2)] * kind))
+                self.buckets.append(Bucket(numbers, [(1, size)] * kind, [(1, 2)] * kind, 3))
             else:
                 sizes = [(len(numbers), *shapes[f.unknown]) for f in factors]
-                self.buckets.append(Bucket(numbers, sizes, [(1, *(1 + d for d in f.dims)) for f in factors]))
+                dims = [(1, *(1 + d for d in f.dims)) for f in factors]
+                self.buckets.append(Bucket(numbers, sizes, dims, 1 + len(set().union(*dims))))
             ends += [terms[i][k] for k in range(len(factors)) for i in numbers]
 
         self.counts = [math.prod(shape) for bucket in self.buckets for shape in bucket.shapes]
-
-        self._views = [
-            (1 + len(set().union(*bucket.dims)), list(zip(bucket.shapes, bucket.dims, strict=True)))
-            for bucket in self.buckets
-        ]
-
         # An end's neurons are in their unknown's order. Those of both sides of each neuron, the next after the last
         # where there are none, which has the place of a number that changes no sum.
         counts = [self.sizes[end.unknown] for end in ends]
@@ -132,7 +129,11 @@ class Buckets:
         """Numbers of ends ``(B, M)``, broadcasting against the tensors of buckets."""
         parts = iter(self.split(ends))
         return [
-            [along(next(parts).reshape(len(ends), *x), dims, n) for x, dims in factors] for n, factors in self._views
+            [
+                along(next(parts).reshape(len(ends), *shape), dims, b.ndim)
+                for shape, dims in zip(b.shapes, b.dims, strict=True)
+            ]
+            for b in self.buckets
         ]
 
     def split(self, ends: Tensor) -> Sequence[Tensor]:
@@ -154,7 +155,8 @@ class Buckets:
         size = sum(self.sizes)
         parts = [torch.arange(size, device=self.neuron.device) * (size + 1)]
         for bucket, products in zip(self.along(self.neuron.unsqueeze(0)), self.products, strict=True):
-            neurons = torch.broadcast_tensors(*bucket)
+            shape = torch.broadcast_shapes(*(x.shape for x in bucket))
+            neurons = [x.expand(shape) for x in bucket]
             parts += [(size * neurons[i] + neurons[j]).flatten() for a, b in products for i, j in ((a, b), (b, a))]
         return torch.cat(parts)
 

@@ -108,18 +108,8 @@ def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converg
 def settle(
     log_squares: Sequence[Tensor], terms: Sequence[Factors], shapes: Shapes, s: Tensor, settled: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gives neurons without a scale one of norm 1, from inputs to outputs, then back.
-
-    Args:
-        log_squares: as `log_scales`.
-        terms: as `log_scales`.
-        shapes: of the unknowns.
-        s: log scales ``(B, N)``.
-        settled: the neurons that have a scale.
-
-    Returns:
-        Log scales, and the settled neurons.
-    """
+    """Gives neurons that are not settled a norm of 1, from inputs to outputs, then back; returns log scales, and which
+    neurons have one."""
     sizes = [math.prod(shape) for shape in shapes]
     scales, have = (
         [part.reshape(len(x), *shape) for part, shape in zip(torch.split(x, sizes, -1), shapes, strict=True)]

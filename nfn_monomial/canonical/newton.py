@@ -23,7 +23,7 @@ _NEAR = 1.0  # changes of log scales from which Newton steps get there
 _FAR = 4.0  # changes beyond which sizes are levelled first
 _NOISE = 50  # roundings of a number that a step is computed from
 _STEPS = 10  # of conjugate gradients in a round, where no value is looked at
-_AT_ONCE = 2**29  # multiplications for matrices that are solved at once, where values are looked at
+_FEW, _AT_ONCE = 64, 2**29  # networks, and multiplications of them all, whose matrices are solved at once
 
 
 class Terms:
@@ -66,10 +66,10 @@ class Terms:
 
         Args:
             s: where to start.
-            regular: whether no neuron is dead and nothing else feels the scales, so that those which change none of
-                the terms may be any, and the way there, too.
+            regular: whether no neuron is dead and no entry is outside of the terms. Scales that change no term then
+                change nothing, and any way to the minimum will do: the one with the fewest operators.
         """
-        at_once = regular and len(s) <= 64 and len(s) * self.count**3 <= _AT_ONCE
+        at_once = regular and len(s) <= _FEW and len(s) * self.count**3 <= _AT_ONCE
         close, curvature = False, s
         for number in range(_MOST_ROUNDS if self.look else _SWEEPS + _ROUNDS + len(self.buckets.sizes) // 3):
             logs = self._moved(s)
@@ -83,7 +83,7 @@ class Terms:
             inward, outward = sides.unbind(1)
             change = (outward - inward).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) / 4
             size = torch.linalg.vector_norm(change, torch.inf, -1, keepdim=True)
-            sizes = [*size.flatten().tolist(), 0.0] if self.look else [0.0, torch.inf]
+            sizes = (size.flatten().tolist() or [0.0]) if self.look else [0.0, torch.inf]
             if max(sizes) <= _TOLERANCE * self.eps:
                 break
             near, close = max(sizes) <= _NEAR, max(sizes) <= _FAR
