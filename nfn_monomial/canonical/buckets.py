@@ -155,9 +155,10 @@ class Buckets:
         size = sum(self.sizes)
         parts = [torch.arange(size, device=self.neuron.device) * (size + 1)]
         for bucket, products in zip(self.along(self.neuron.unsqueeze(0)), self.products, strict=True):
-            shape = torch.broadcast_shapes(*(x.shape for x in bucket))
-            neurons = [x.expand(shape) for x in bucket]
-            parts += [(size * neurons[i] + neurons[j]).flatten() for a, b in products for i, j in ((a, b), (b, a))]
+            every = torch.zeros_like(sum(bucket[1:], bucket[0]))  # entry of a term, whatever factors it has besides
+            parts += [
+                (size * bucket[i] + bucket[j] + every).flatten() for a, b in products for i, j in ((a, b), (b, a))
+            ]
         return torch.cat(parts)
 
 
