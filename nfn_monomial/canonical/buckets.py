@@ -99,18 +99,28 @@ class Buckets:
         ]
         shift = [first[end.unknown] - start for end, start in zip(ends, starts, strict=False)]
         unknowns, count = torch.tensor(self.sizes), torch.tensor(counts, dtype=torch.long)
-        table = torch.tensor(rows, dtype=torch.long).reshape(2 * most, len(shapes)).repeat_interleave(unknowns, 1)
+        table = (
+            torch.tensor(rows, dtype=torch.long)
+            .reshape(2 * most, len(shapes))
+            .repeat_interleave(unknowns, 1, output_size=first[-1])
+        )
         table = (table + torch.arange(first[-1])).clamp(max=starts[-1]).reshape(2, most, first[-1])
         self.places = table.to(like.device, non_blocking=True)
-        neuron = torch.arange(starts[-1]) + torch.tensor(shift, dtype=torch.long).repeat_interleave(count)
+        neuron = torch.arange(starts[-1]) + torch.tensor(shift, dtype=torch.long).repeat_interleave(
+            count, output_size=starts[-1]
+        )
         self.neuron = neuron.to(like.device, non_blocking=True)
-        self.charge = torch.tensor([end.charge for end in ends]).repeat_interleave(count).to(like, non_blocking=True)
+        self.charge = (
+            torch.tensor([end.charge for end in ends])
+            .repeat_interleave(count, output_size=starts[-1])
+            .to(like, non_blocking=True)
+        )
         self.simple = all(abs(end.charge) == 1 for end in ends)
         weight = [1] * len(shapes)
         for factors in terms:
             for f in factors:
                 weight[f.unknown] = max(weight[f.unknown], sum(abs(g.charge) for g in factors))
-        self.bound = torch.tensor(weight).repeat_interleave(unknowns).to(like, non_blocking=True)
+        self.bound = torch.tensor(weight).repeat_interleave(unknowns, output_size=first[-1]).to(like, non_blocking=True)
 
     def packed(self, terms: Sequence[Tensor]) -> list[Tensor]:
         """Tensors of terms ``(B, *sizes)`` -> those of buckets."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from orbits import difference, element_of, far_element, generator, motion_of, networks
 from scipy.optimize import linprog
 from strategies import all_spaces, any_spaces, spaces
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
@@ -323,6 +324,15 @@ def test_the_function_works_where_values_cannot_be_looked_at():
     assert {k: m.scale.shape for k, m in moves.matrices.items()} == {
         k: m.scale.shape for k, m in element.matrices.items()
     }
+
+
+def test_shapes_of_fake_tensors_leave_nothing_for_true_ones():
+    space = WeightSpace.mlp([2, 7, 1], "relu")  # that no other test has seen
+    x = networks(space, dtype=torch.float32)
+    with FakeTensorMode() as fake:
+        shapes = Balance(space)({k: fake.from_tensor(v) for k, v in x.items()})
+    assert {k: v.shape for k, v in shapes.items()} == {k: v.shape for k, v in x.items()}
+    assert difference(Balance(space)(x), balance(x, space)[0]) < 1e-5
 
 
 def test_gradients_hold_the_element_constant():
