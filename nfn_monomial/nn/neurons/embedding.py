@@ -92,18 +92,20 @@ class NeuronEmbedding(OnNeurons):
         """The layout of the neuron features."""
         return self.neurons.layout
 
-    def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
+    def forward(
+        self,
+        networks: Features | Mapping[str, Tensor],
+        extra: Mapping[str, Tensor] | None = None,
+        *,
+        in_buckets: bool = False,
+    ) -> Features | Neurons:
         """Networks, packed or as named tensors, -> neuron features.
 
         Args:
             networks: `Features` of the space, or name -> ``(B, in_channels, *shape)``.
             extra: hidden node -> ``(B, *neurons, extra)``.
+            in_buckets: whether they come in buckets, as layers pass them on, or as `Features`.
         """
-        neurons = self.on(networks, extra)
-        return neurons.buckets.unpack(neurons)
-
-    def on(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
-        """The same in buckets."""
         if (extra is None) != (not self.extra):
             raise InvalidValueError(
                 f"NeuronEmbedding with extra={self.extra} was given {'no' if extra is None else 'an'} extra field"
@@ -142,7 +144,8 @@ class NeuronEmbedding(OnNeurons):
         if rows:
             new = torch.cat(rows)
             x = x.to(new.dtype).index_add(0, torch.cat(into), new)
-        return Neurons(buckets, tuple(edges), x)
+        neurons = Neurons(buckets, tuple(edges), x)
+        return neurons if in_buckets else buckets.unpack(neurons)
 
     def _norms(self, entries: Entries, raw: list[Tensor]) -> list[Tensor]:
         """Logarithms of squared norms of weights in and out and of parameters of one end, mapped: rows of ``inv``."""
