@@ -346,7 +346,7 @@ class Buckets:
             groups, at = _joined(edge)
             numbers = _numbered(self.shapes[number]) + self.starts[number]
             table, ends = _reshaped(numbers, groups), tuple(range(len(at)))
-            if len(groups) == 1 + len(ends):
+            if Grid(at, len(groups)).apart:
                 # What happens on an edge treats all ends alike.
                 ends = tuple(sorted(ends, key=lambda end: -table.shape[1 + end]))
                 table = table.permute(0, *(1 + end for end in ends))
@@ -354,7 +354,7 @@ class Buckets:
             patterns.setdefault(at, []).append((tuple(table.shape), number))
         buckets = []
         for at, sets in patterns.items():
-            for shape, numbers in merged(sets, padding if len(at[0]) == 2 else 0):
+            for shape, numbers in merged(sets, padding if Grid(at, len(sets[0][0])).apart else 0):
                 step = max(1, most // math.prod(shape))
                 for part in (numbers[i : i + step] for i in range(0, len(numbers), step)):
                     buckets.append(self._edge_bucket(part, shape, at, tables))
