@@ -100,9 +100,11 @@ class NeuronPool(OnNeurons):
             x = scaled(x, over_size(x, (-1,), pool.root) * self.gain.index_select(0, pool.gain).unsqueeze(1))
         none = x.new_zeros(len(pool.share), *x.shape[1:])
         mean = none.index_add(0, pool.node, x) * pool.share.to(x.dtype)
+        away = x - mean.index_select(0, pool.node)
+        top = away.detach().abs().amax(0).clamp(min=1)  # whose squares may overflow
+        square = none.index_add(0, pool.node, (away / top).square()) * pool.share.to(x.dtype)
         # Not std: its gradient is infinite where all neurons are equal, or where there is one.
-        away = (x - mean.index_select(0, pool.node)).square()
-        deviation = (none.index_add(0, pool.node, away) * pool.share.to(x.dtype) + 1e-6).sqrt()
+        deviation = (square + 1e-6 / top / top).sqrt() * top
         return torch.cat([mean, deviation, x]).index_select(0, pool.pick).movedim(1, 0).flatten(1)
 
     def extra_repr(self) -> str:

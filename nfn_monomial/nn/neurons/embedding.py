@@ -162,12 +162,12 @@ class NeuronEmbedding(OnNeurons):
             else:
                 squares.append(square.flatten(0, 1))
         total = squares[0].new_zeros(entries.logs, squares[0].shape[-1]).index_add(0, entries.log_at, torch.cat(squares))
-        logs = (total[:-1] + 1e-6).log().to(packing.wide(raw[0]).dtype)
+        logs = (total[:-1] + 1e-6).log().to(self.norms.dtype)
         counts = [len(bucket.nodes) for bucket in buckets.nodes]
         matrices = self.norms.index_select(0, entries.nodes).split(counts)
         parts = logs.unflatten(0, (-1, 3)).split([n * b.neurons for n, b in zip(counts, buckets.nodes, strict=True)])
         return [
-            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w.to(x.dtype)).flatten(0, 1)
+            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w).flatten(0, 1)
             for x, w in zip(parts, matrices, strict=True)
         ]
 

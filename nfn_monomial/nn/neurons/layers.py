@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nfn_monomial.checks import Count, checked
+from nfn_monomial.nn.steps import Layer
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -26,7 +27,7 @@ class _Shelf:
         return _Shelf, ()
 
 
-class OnNeurons(nn.Module):
+class OnNeurons(Layer):
     """A module on neuron features of one space.
 
     Args:

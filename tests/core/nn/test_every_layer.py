@@ -34,35 +34,7 @@ TRAINED = [
     name for name in CASES if name not in {"activation", "input norm", "pool", "pool, sum", "neuron pool", *ON_VALUES}
 ]
 _MODELS = [name for name in CASES if name.startswith("MessagePassing")]
-NOT_YET = {
-    # Squares overflow, in message passing that nothing normalises, and those of float64 in statistics.
-    "finite": [
-        "embedding",
-        "messages",
-        "messages, tied",
-        "gate",
-        "gate, tied",
-        "block, tied",
-        "neuron pool",
-        "statistics",
-        *_MODELS,
-    ],
-    # Each layer alone has the maps of streams that nothing else reads.
-    "every parameter matters": ["messages", "block"],
-    # Gains, starts and embeddings have no reset_parameters.
-    "made on the meta device": ["embedding", "norm", "block", *_MODELS],
-    # Every map is a line.
-    "printed": ["embedding", "messages", "gate", "block", "block, tied", *_MODELS],
-    # Signs ask Python for the number of networks; scales that are not there leave a part without operators, which torch
-    # writes and does not read.
-    "exported": [
-        "balance",
-        "statistics",
-        "Gram matrices",
-        "MonomialNFN, statistics",
-        *(set(_MODELS) - {"MessagePassingEditor, kernels"}),
-    ],
-}
+NOT_YET = {}
 """Property -> layers and models that do not have it yet. Their lines go as they learn it."""
 
 
