@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -501,13 +502,18 @@ class Buckets:
         return Norms(group, groups + 2, count, gain, opposite, scaled if acts else None, alone), packed
 
 
+@dataclass(init=False, eq=False, repr=False)
 class Neurons:
     """Neuron features in buckets: edges ``(S, *shape, B, C)`` for each bucket, and the rows ``(rows, B, C)``.
 
-    A pytree, as `Features` are.
+    A pytree and a dataclass, as `Features` are.
     """
 
     __slots__ = ("buckets", "edges", "rows")
+
+    buckets: Buckets
+    edges: tuple[Tensor, ...]
+    rows: Tensor
 
     def __init__(self, buckets: Buckets, edges: tuple[Tensor, ...], rows: Tensor) -> None:
         self.buckets, self.edges, self.rows = buckets, edges, rows
