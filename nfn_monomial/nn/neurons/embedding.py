@@ -164,7 +164,7 @@ class NeuronEmbedding(OnNeurons):
         matrices = self.norms.index_select(0, entries.nodes).split(counts)
         parts = logs.unflatten(0, (-1, 3)).split([n * b.neurons for n, b in zip(counts, buckets.nodes, strict=True)])
         return [
-            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w.to(x.dtype)).flatten(0, 1)
+            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w.to(x.dtype)).flatten(0, 1).to(raw[0].dtype)
             for x, w in zip(parts, matrices, strict=True)
         ]
 
