@@ -45,7 +45,7 @@ class _MessageBody(nn.Module):
         self.blocks = Blocks(*blocks)
 
     def forward(self, networks: Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
-        out: Neurons = self.blocks(self.embed.on(networks, extra))
+        out: Neurons = self.blocks(self.embed(networks, extra, in_buckets=True))
         return out
 
 

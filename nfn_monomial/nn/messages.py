@@ -192,8 +192,7 @@ class GatedActivation(NeuronLayer):
             outputs = gated(streams, killed, *next(of_kinds[bucket.number]))
             new += [t.flatten(0, 2) for t in ([streams[:-1], *outputs] if self.last else outputs)]
         if self.const is not None:
-            parameters = [getattr(self.const, name) for name in GATE]
-            new += [t.flatten(0, 1) for t in gated(x[-1:].unsqueeze(0), x[-1:].unsqueeze(0)[:0], *parameters)]
+            new += [t.flatten(0, 1) for t in gated(x[-1:].unsqueeze(0), x[-1:].unsqueeze(0)[:0], *self.const(*GATE))]
         return Neurons(buckets, neurons.edges, torch.cat(new))
 
 

@@ -127,7 +127,7 @@ class Pick(NamedTuple):
 def parts(picks: Sequence[Pick], modules: Iterable[nn.Module], *names: str) -> list[Iterator[Any]]:
     """For each kind an iterator over its buckets: the slices of the parameters of these names in the kind's module."""
     pairs = zip(picks, modules, strict=True)
-    return [zip(*[pick.of(getattr(module, name)) for name in names], strict=True) for pick, module in pairs]
+    return [zip(*[pick.of(parameter) for parameter in module(*names)], strict=True) for pick, module in pairs]
 
 
 class Slices(NamedTuple):

@@ -92,15 +92,22 @@ class NeuronEmbedding(OnNeurons):
         """The layout of the neuron features."""
         return self.neurons.layout
 
-    def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
+    def forward(
+        self,
+        networks: Features | Mapping[str, Tensor],
+        extra: Mapping[str, Tensor] | None = None,
+        *,
+        in_buckets: bool = False,
+    ) -> Features | Neurons:
         """Networks, packed or as named tensors, -> neuron features.
 
         Args:
             networks: `Features` of the space, or name -> ``(B, in_channels, *shape)``.
             extra: hidden node -> ``(B, *neurons, extra)``.
+            in_buckets: whether they stay in buckets, as layers hand them on to one another.
         """
         neurons = self.on(networks, extra)
-        return neurons.buckets.unpack(neurons)
+        return neurons if in_buckets else neurons.buckets.unpack(neurons)
 
     def on(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
         """The same in buckets."""
@@ -133,9 +140,8 @@ class NeuronEmbedding(OnNeurons):
         edges = [x.unflatten(1, bucket.shape) for bucket, x in zip(buckets.edges, fields, strict=False)]
         into, rows = [entries.rows], [x.flatten(0, 1) for x in fields[count:]]
         if self.norms is not None:
-            added = self._norms(entries, raw)
             into += [buckets.invariant_rows]
-            rows += added
+            rows += [x.to(fields[0].dtype) for x in self._norms(entries, raw)]
         started = [p for p in (self.start, self.fixed) if p is not None]
         start = torch.cat([*started, self.mix.new_zeros(1, self.channels)]).index_select(0, entries.start)
         x = start.unsqueeze(1).expand(-1, first.shape[0], -1)
@@ -164,7 +170,7 @@ class NeuronEmbedding(OnNeurons):
         matrices = self.norms.index_select(0, entries.nodes).split(counts)
         parts = logs.unflatten(0, (-1, 3)).split([n * b.neurons for n, b in zip(counts, buckets.nodes, strict=True)])
         return [
-            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w.to(x.dtype)).flatten(0, 1).to(raw[0].dtype)
+            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w.to(x.dtype)).flatten(0, 1)
             for x, w in zip(parts, matrices, strict=True)
         ]
 

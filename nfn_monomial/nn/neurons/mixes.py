@@ -19,7 +19,11 @@ from .layout import NodeKind
 
 
 class Stacked(nn.Module):
-    """Slices of parameters, which start as those of `torch.nn.Linear` do: see `entries`."""
+    """Slices of parameters, which start as those of `torch.nn.Linear` do."""
+
+    def forward(self, *names: str) -> tuple[Tensor | None, ...]:
+        """Parameters by name. Layers read them by a call, so that hooks are run, such as those of pruning."""
+        return tuple([getattr(self, name) for name in names])
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
