@@ -199,8 +199,8 @@ def test_distributed_data_parallel(net, one_process):
     """Without ``find_unused_parameters`` a second step needs gradients of all parameters in the first one."""
     alone, networks = copy.deepcopy(net), networks_of(net)
     parallel = nn.parallel.DistributedDataParallel(net)
-    train(parallel, networks)
-    train(alone, networks)
+    train(parallel, networks, 3)
+    train(alone, networks, 3)
     for found, expected in zip(net.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
