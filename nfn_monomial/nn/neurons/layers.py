@@ -71,10 +71,12 @@ class OnNeurons(nn.Module):
         self._shelve(name, make, *arguments)
         return getattr(self._shelf, name)  # type: ignore[no-any-return]
 
-    @torch.compiler.assume_constant_result  # type: ignore[misc]  # not typed
     def _shelve(self, name: str, make: Callable[..., object], *arguments: Hashable) -> bool:
         setattr(self._shelf, name, self.space.once(make, *arguments))
         return True
+
+    # What `torch.compiler.assume_constant_result` does, which would import the compiler.
+    _shelve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}"
