@@ -31,14 +31,14 @@ class EquivariantNorm(NeuronLayer):
         channels: of all streams.
 
     Attributes:
-        edge_gain: ``(C,)``.
+        edge_gain: ``(C,)``; None where there are no edges.
         gain: ``(kinds, C)``, of the kinds of streams, then of ``const`` where there is one.
     """
 
     @checked
     def __init__(self, space: WeightSpace, channels: Count) -> None:
         super().__init__(space, channels)
-        self.edge_gain = nn.Parameter(torch.ones(channels))
+        self.edge_gain = nn.Parameter(torch.ones(channels)) if self.neurons.edges else None
         self.gain = nn.Parameter(torch.ones(len(self.neurons.stream_kinds) + self.neurons.const, channels))
 
     def reset_parameters(self) -> None:
