@@ -215,6 +215,9 @@ class NeuronReadout(OnNeurons):
         fields += [x.view(g.shape[0], g.shape[1], *x.shape[1:]) for g, x in zip(entries.groups[len(fields) :], streams, strict=True)]
         each = zip(entries.groups, fields, matrices, strict=True)
         out = [mixed(x, w.view(g.shape[0], g.shape[2], -1).mT).transpose(-1, -2).flatten(0, 2) for g, x, w in each]
+        if not streams:
+            # Gradients of 0, not none, for what made the neurons: parallel training waits for all.
+            out.append(neurons.rows[:0, :, 0])
         numbers = torch.cat(out).index_select(0, entries.back).T
         shapes = {name: self.space.shape_of(name, sizes) for name in self.space.parameters}
         parts = numbers.split([self.out_channels * math.prod(shape) for shape in shapes.values()], 1)
