@@ -172,7 +172,13 @@ class MessagePassingEditor(_OnBalanced):
         self.body = _MessageBody(self.inner, in_channels, channels, layers, tied)
         self.norm = EquivariantNorm(self.inner, channels)
         self.readout = NeuronReadout(self.inner, channels, in_channels)
-        self.scale = nn.Parameter(torch.full((len(space.layout),), float(init_scale)))
+        self.init_scale = float(init_scale)
+        self.scale = nn.Parameter(torch.empty(len(space.layout)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets the size of the change to its initial one; layers have such methods of their own."""
+        nn.init.constant_(self.scale, self.init_scale)
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, named tensors ``(B, C, *shape)``, or from `prepare`) -> edited networks as `Features`, of
