@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_layer import generator, random_neurons
+from every_layer import generator, random_neurons, transformer
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_spaces
@@ -19,7 +19,6 @@ from nfn_monomial import (
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout, neuron_layout
 from nfn_monomial.nn.neurons.layout import kinds_of
 from nfn_monomial.running import relative_error
-from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_equivariant, random_element, random_networks
 
 any_networks = all_spaces()
@@ -132,27 +131,6 @@ def test_backward_messages_are_the_gradient_of_a_linear_network():
     once = layer(Features(neurons.layout, tuple(tensors)))
     seed = tensors[neurons.stream("y", -1)]
     torch.testing.assert_close(once.tensors[neurons.stream("h1", -1)], networks["weight.1"][:, 0].mT @ seed)
-
-
-def transformer(symmetry=Symmetry.SCALE):
-    """Heads in which queries move on their own, a gain in front of them, a vocabulary, three axes, none."""
-    nodes = {
-        "words": Node((Symmetry.FIXED,), 7),
-        "stream": Node((Symmetry.PERMUTATION, symmetry), 3),
-        "heads": Node((Symmetry.PERMUTATION,), 2),
-        "q": Node((symmetry,), 2, "heads"),
-        "experts": Node((Symmetry.PERMUTATION,), 2),
-    }
-    query, key = (Axis("heads", 0), Axis("q", 1)), (Axis("heads", 0), Axis("q", -1))
-    parameters = {
-        "embedding": (Axis("words", -1), Axis("stream", (1, 0))),
-        "gain": (Axis("stream", (0, 1)),),
-        "query_key": (Sum((query, key)), Axis("stream", (-1, -1))),
-        "grouped": (query, Axis("q", -1), 2),
-        "expert": (Axis("experts", 0), Axis("stream", (1, 0)), Axis("stream", (-1, -1))),
-        "temperature": (2,),
-    }
-    return WeightSpace(nodes, parameters)
 
 
 @pytest.mark.parametrize("symmetry", [Symmetry.MONOMIAL, Symmetry.PERMUTATION])
