@@ -181,7 +181,7 @@ def entries_of(
         sizes: of the space's nodes.
     """
     with _disable_current_modes(), torch.device("cpu"):
-        entries = Entries(space, buckets_of(space, "cpu", waste, most, *sizes), channels, extra, waste)
+        entries = Entries(space, space.once(buckets_of, "cpu", waste, most, *sizes), channels, extra, waste)
         entries.buckets = space.once(buckets_of, device, waste, most, *sizes)
         moved(entries, torch.device(device))
     return entries
