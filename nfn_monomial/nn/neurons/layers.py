@@ -59,6 +59,8 @@ class OnNeurons(nn.Module):
         most = 2**62
         if like.device.type == "cpu" and not torch.compiler.is_compiling():
             most = max(1, LARGE // (self.channels * like.element_size() * max(1, like.shape[0])))
+            # A power of 2, so that batches of other sizes seldom need another arrangement.
+            most = 1 << most.bit_length() - 1
         known = {name: node.size or 1 for name, node in self.space.nodes.items()} | sizes
         # Constants to a compiler, even where it takes sizes for variables.
         return str(like.device), WASTE, most, *(hash(known[name]) for name in self.space.nodes)

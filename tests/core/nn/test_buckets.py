@@ -121,6 +121,13 @@ def test_state_dicts_know_no_sizes_and_no_arrangement(kind, tied, monkeypatch):
         assert {name: t.shape for name, t in model.state_dict().items()} == shapes
 
 
+def test_few_sizes_of_batches_need_an_arrangement_of_their_own():
+    layer = MessageBlock(RAGGED, 16)
+    sizes = {name: node.size for name, node in RAGGED.nodes.items()}
+    arrangements = {layer.arrangement(sizes, torch.zeros(count, 1)) for count in range(1, 5000)}
+    assert len(arrangements) <= 15
+
+
 VIEWS = {
     "view", "_unsafe_view", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "split", "split_with_sizes",
     "slice", "select", "unbind", "detach", "alias", "as_strided", "unfold", "lift_fresh",
