@@ -29,8 +29,8 @@ from .layout import EdgeSet, NeuronLayout, NodeKind, kind_of, kinds_of, neuron_l
 Item = TypeVar("Item")
 Shape = tuple[int, ...]
 
-WASTE = 1.3
-"""By how much padding may enlarge tensors, where they are small."""
+WASTE = 130
+"""Per cent of its entries that a tensor may have with padding, where it is small."""
 
 LARGE = 2**24
 """Bytes of a tensor of edges on a CPU beyond which edge sets are stacked no more: it takes longer to get the memory."""
@@ -228,7 +228,7 @@ class Buckets:
         "sums", "take", "take_two",
     )  # fmt: skip
 
-    def __init__(self, space: WeightSpace, sizes: Mapping[str, int], device: torch.device, waste: float, most: int):
+    def __init__(self, space: WeightSpace, sizes: Mapping[str, int], device: torch.device, waste: int, most: int):
         self.layout, self.sizes = neuron_layout(space), dict(sizes)
         shapes = [[sizes[axis.node] for axis in axes] for axes in self.layout.layout.types]
         counts = [math.prod(shape) for shape in shapes]
@@ -327,7 +327,7 @@ class Buckets:
 
     # ---- which sets share a tensor
 
-    def _node_buckets(self, waste: float) -> tuple[NodeBucket, ...]:
+    def _node_buckets(self, waste: int) -> tuple[NodeBucket, ...]:
         felt, buckets = self.layout.layout.felt, []
         for number, (kind, names) in enumerate(kinds_of(self.layout, tied=False).nodes.items()):
             for (neurons,), nodes in merged([((self._neurons[n].numel(),), n) for n in names], waste):
@@ -337,7 +337,7 @@ class Buckets:
                 buckets.append(NodeBucket(number, kind, tuple(nodes), neurons, flips, scales))
         return tuple(buckets)
 
-    def _edge_buckets(self, waste: float, most: int) -> tuple[EdgeBucket, ...]:
+    def _edge_buckets(self, waste: int, most: int) -> tuple[EdgeBucket, ...]:
         tables, patterns = {}, dict[tuple[Shape, ...], list[tuple[Shape, int]]]()
         for number, edge in enumerate(self.layout.edges):
             groups, at = _joined(edge)
@@ -350,7 +350,7 @@ class Buckets:
             patterns.setdefault(at, []).append((tuple(table.shape), number))
         buckets = []
         for at, sets in patterns.items():
-            for shape, numbers in merged(sets, waste if len(at) == 2 else 1.0):
+            for shape, numbers in merged(sets, waste if len(at) == 2 else 100):
                 step = max(1, most // math.prod(shape))
                 for part in (numbers[i : i + step] for i in range(0, len(numbers), step)):
                     buckets.append(self._edge_bucket(part, shape, at, tables))
@@ -530,9 +530,9 @@ pytree.register_pytree_node(
 )
 
 
-def merged(items: Iterable[tuple[Shape, Item]], waste: float) -> list[tuple[Shape, list[Item]]]:
-    """Items of one shape together; and of neighbouring shapes, the cheapest first, while padding takes no more than
-    ``waste`` times the entries. In the order of the items."""
+def merged(items: Iterable[tuple[Shape, Item]], waste: int) -> list[tuple[Shape, list[Item]]]:
+    """Items of one shape together; and of neighbouring shapes, the cheapest first, while all have no more than
+    ``waste`` per cent of the entries. In the order of the items."""
     by_shape: dict[Shape, list[tuple[int, Item]]] = {}
     for number, (shape, item) in enumerate(items):
         by_shape.setdefault(shape, []).append((number, item))
@@ -547,7 +547,7 @@ def merged(items: Iterable[tuple[Shape, Item]], waste: float) -> list[tuple[Shap
 
     while len(buckets) > 1:
         (more, shape), i = min((join(i), i) for i in range(len(buckets) - 1))
-        if allowed + more > waste * total:
+        if 100 * (allowed + more) > waste * total:
             break
         allowed += more
         buckets[i : i + 2] = [(shape, buckets[i][1] + buckets[i + 1][1])]
@@ -561,17 +561,17 @@ def kept_apart(space: WeightSpace) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None and size <= APART}
 
 
-def buckets_of(space: WeightSpace, device: str, waste: float, most: int, *sizes: int) -> Buckets:
+def buckets_of(space: WeightSpace, device: str, waste: int, most: int, *sizes: int) -> Buckets:
     """The arrangement of networks whose nodes have these sizes.
 
     Args:
         space: the networks' weight space.
         device: of the indices.
-        waste: by how much padding may enlarge tensors.
+        waste: per cent of its entries that a tensor may have with padding.
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
-    with _disable_current_modes(), torch.device("cpu"):
+    with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
         return Buckets(space, dict(zip(space.nodes, sizes, strict=True)), torch.device(device), waste, most)
 
 

@@ -57,7 +57,7 @@ class Entries:
         "back", "buckets", "count", "groups", "log_at", "logs", "maps", "nodes", "numbers", "padded", "rows", "start"
     )  # fmt: skip
 
-    def __init__(self, space: WeightSpace, buckets: Buckets, channels: int, extra: Extra, waste: float) -> None:
+    def __init__(self, space: WeightSpace, buckets: Buckets, channels: int, extra: Extra, waste: int) -> None:
         self.buckets, layout = buckets, buckets.layout
         numbers, total = {}, 0
         for name in space.parameters:
@@ -167,7 +167,7 @@ class Entries:
 
 
 def entries_of(
-    space: WeightSpace, channels: int, extra: Extra, device: str, waste: float, most: int, *sizes: int
+    space: WeightSpace, channels: int, extra: Extra, device: str, waste: int, most: int, *sizes: int
 ) -> Entries:
     """Where the numbers of networks lie; see `buckets_of` for the last four.
 
@@ -176,11 +176,11 @@ def entries_of(
         channels: of the networks.
         extra: further features of neurons, whose numbers follow those of the parameters.
         device: of the indices.
-        waste: by how much padding may enlarge tensors.
+        waste: per cent of its entries that a tensor may have with padding.
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
-    with _disable_current_modes(), torch.device("cpu"):
+    with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
         entries = Entries(space, space.once(buckets_of, "cpu", waste, most, *sizes), channels, extra, waste)
         entries.buckets = space.once(buckets_of, device, waste, most, *sizes)
         moved(entries, torch.device(device))

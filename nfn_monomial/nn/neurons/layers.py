@@ -63,13 +63,13 @@ class OnNeurons(nn.Module):
             most = 1 << most.bit_length() - 1
         known = {name: node.size or 1 for name, node in self.space.nodes.items()} | sizes
         # Constants to a compiler, even where it takes sizes for variables.
-        return str(like.device), WASTE, most, *(hash(known[name]) for name in self.space.nodes)
+        return str(like.device), hash(WASTE), most, *(hash(known[name]) for name in self.space.nodes)
 
     def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
         """`WeightSpace.once`; a compiler sees only what comes back, and watches nothing that others make."""
         if not torch.compiler.is_compiling():
             return self.space.once(make, *arguments)
-        name = f"{make.__name__} {' '.join([str(argument) for argument in arguments])}".replace(".", "_")
+        name = f"{make.__name__} {' '.join([str(argument) for argument in arguments])}"
         self._shelve(name, make, *arguments)
         return getattr(self._shelf, name)  # type: ignore[no-any-return]
 

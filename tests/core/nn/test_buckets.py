@@ -18,8 +18,8 @@ from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.testing import random_networks
 
 ONE_BY_ONE, LARGE = 0, 2**24
-ARRANGEMENTS = [(1.0, LARGE), (1.3, LARGE), (3.0, LARGE), (100.0, LARGE), (1.0, ONE_BY_ONE), (3.0, ONE_BY_ONE)]
-"""By how much padding may enlarge tensors, and from how many bytes on sets of edges are tensors of their own."""
+ARRANGEMENTS = [(100, LARGE), (130, LARGE), (300, LARGE), (10_000, LARGE), (100, ONE_BY_ONE), (300, ONE_BY_ONE)]
+"""Per cent of its entries that a tensor may have with padding; bytes from which on sets are tensors of their own."""
 
 
 class Both(nn.Module):
@@ -75,14 +75,14 @@ def test_packing_is_undone_and_padding_stays_zero(waste, large, space, seed):
 
 def test_shapes_are_joined_as_far_as_padding_may_go():
     sizes = [node.size for node in RAGGED.nodes.values()]
-    for waste in (1.0, 1.3, 3.0, 100.0):
+    for waste in (100, 130, 300, 10_000):
         buckets = buckets_of(RAGGED, "cpu", waste, 2**62, *sizes)
         entries = sum(math.prod(shape) for shape in buckets.shapes[: len(buckets.layout.edges)])
         padded = sum(bucket.entries.numel() for bucket in buckets.edges)
-        assert entries <= padded <= waste * entries
-        assert (waste == 1.0) == all(bucket.mask is None for bucket in buckets.edges)
+        assert 100 * entries <= 100 * padded <= waste * entries
+        assert (waste == 100) == all(bucket.mask is None for bucket in buckets.edges)
     assert len(buckets.edges) == 1
-    assert len(buckets_of(WeightSpace.mlp([2, 5, 5, 5, 2], "relu"), "cpu", 1.0, 2**62, 2, 5, 5, 5, 2).edges) == 2
+    assert len(buckets_of(WeightSpace.mlp([2, 5, 5, 5, 2], "relu"), "cpu", 100, 2**62, 2, 5, 5, 5, 2).edges) == 2
 
 
 @over_spaces
@@ -126,6 +126,25 @@ def test_few_sizes_of_batches_need_an_arrangement_of_their_own():
     sizes = {name: node.size for name, node in RAGGED.nodes.items()}
     arrangements = {layer.arrangement(sizes, torch.zeros(count, 1)) for count in range(1, 5000)}
     assert len(arrangements) <= 15
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad], ids=lambda mode: mode.__name__)
+def test_a_model_that_has_predicted_is_trained(mode):
+    space = WeightSpace.mlp([2, 3, 1], "tanh")  # no arrangements are kept yet
+    model, networks = MessagePassingNFN(space, 2, 1, hidden=4).double(), random_networks(space, 2)
+    with mode():
+        expected = model(networks)
+    found = model(networks)
+    found.sum().backward()
+    assert torch.equal(found, expected)
+
+
+def test_a_compiler_takes_batches_of_any_size():
+    layer = MessageBlock(RAGGED, 2).double()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)
+    for count in (3, 5, 7):
+        x = random_neurons(RAGGED, 2, count)
+        torch.testing.assert_close(compiled(x).tensors, layer(x).tensors, rtol=1e-10, atol=1e-10)
 
 
 VIEWS = {
