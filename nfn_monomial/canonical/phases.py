@@ -87,7 +87,8 @@ def canonical_phase(
     all networks that permutations, sign flips and phases turn into one another, up to the permutation: a flip maps the
     open interval to itself. The exception are biases that are odd multiples of pi/2, a set of measure 0, where the
     neuron is ``a cos(w x)``: a flip with a phase leaves ``(-w, pi/2, a)`` of ``(w, pi/2, a)``, and nothing here
-    chooses between the two. A bias within 4 machine epsilons of such a multiple counts as one.
+    chooses between the two. A bias within 4 machine epsilons of such a multiple counts as one, in 16 bits those of
+    float32.
 
     Args:
         tensors: parameter name -> ``(B, C, *shape)``; channels are independent networks.
@@ -117,7 +118,7 @@ def canonical_phase(
         phase = torch.where(wide.abs() <= math.pi / 2, wide, torch.atan2(wide.sin() * sign, cos * sign))
         phase = phase.to(bias.dtype)
         # Both ends are one point of the circle, and rounding may put a phase at either.
-        end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(bias.dtype).eps
+        end = phase.abs() >= math.pi / 2 - 4 * min(torch.finfo(dtype).eps for dtype in (bias.dtype, torch.float32))
         return torch.where(end, math.pi / 2, phase), torch.where(end & (phase < 0), -sign, sign)
 
     return _with_phases(tensors, space, phase_biases(space, layers), reduced)

@@ -99,6 +99,14 @@ def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
     }
 
 
+def sign_noise(dtype: torch.dtype) -> float:
+    """Returns the part of the sum of sizes below which a sum of entries has no sign: they could be a few roundings off.
+
+    Entries in 16 bits are exact numbers too, and count as those in float32: their own rounding is a quarter of a sum.
+    """
+    return 32 * min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+
+
 def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[NodeGauge, Tensor]:
     """The signs of `balance`: gauge -> ``(B, *sizes)``, 0 where nothing settles them.
 

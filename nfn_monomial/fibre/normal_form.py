@@ -81,7 +81,7 @@ class NormalForm:
         lines = [f"{self.fibre_dimension} of {total} directions leave the function as it is:"]
         for kind, counts in self.directions().items():
             lines.append(f"  {sum(counts.values()):>6}  {KINDS[kind]}: {', '.join(counts)}")
-        lines.append(f"What is left is the group of {self.space}: permutations, signs and positive scales.")
+        lines.append(f"What is left is the group of {self.space!r}: permutations, signs and positive scales.")
         if any(isinstance(turn, Rotary) and len(turn.pairs) > 1 for turn in self._fibre.turns):
             lines.append(
                 "Besides, the two entries of a rotary pair may change signs together, which that space does not say."

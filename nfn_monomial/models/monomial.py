@@ -131,7 +131,13 @@ class EquivariantNFN(nn.Module):
         super().__init__()
         self.space, self.in_channels = space, in_channels
         self.body = equivariant_stack(space, [in_channels, *channels, in_channels], activation, io)
-        self.scale = nn.Parameter(torch.full((len(space.layout),), float(init_scale)))
+        self.init_scale = float(init_scale)
+        self.scale = nn.Parameter(torch.empty(len(space.layout)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets the size of the change to its initial one; the layers have methods of this name of their own."""
+        nn.init.constant_(self.scale, self.init_scale)
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""

@@ -13,8 +13,10 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
+from .steps import Layer
 
-class Canonicalize(nn.Module):
+
+class Canonicalize(Layer):
     """Kill the charges: features that scalings and sign flips no longer change, only permutations (paper Sec. 5.2).
 
     Every field sends the vector ``x`` of a neuron (or of a pair of neurons), all its channels and fixed entries
@@ -63,11 +65,17 @@ class Canonicalize(nn.Module):
         self.weight = self.bias = None
         if learnable:
             widths = [m * channels for m in self.in_layout.multiplicities]
-            self.weight = nn.ParameterList(torch.ones(w) for w in widths)
-            self.bias = nn.ParameterList(torch.zeros(w) for w in widths)
-            for felt, weight in zip(self.in_layout.felt, self.weight, strict=True):
-                if felt.scales:
-                    nn.init.constant_(weight, len(weight) ** (0.5 if kind == "norm" else 1.0))
+            self.weight = nn.ParameterList(torch.empty(w) for w in widths)
+            self.bias = nn.ParameterList(torch.empty(w) for w in widths)
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The affine map that normalised entries start at size 1 with, see ``learnable``."""
+        if self.weight is not None and self.bias is not None:
+            for felt, weight, bias in zip(self.in_layout.felt, self.weight, self.bias, strict=True):
+                power = (0.5 if self.kind == "norm" else 1.0) if felt.scales else 0.0
+                nn.init.constant_(weight, len(weight) ** power)
+                nn.init.zeros_(bias)
 
     def forward(self, features: Features) -> Features:
         """Charged features of ``space`` -> uncharged ones of ``space.uncharged()``, same channels."""
@@ -87,7 +95,8 @@ class Canonicalize(nn.Module):
         return Features(self.out_layout, tuple(fields))
 
     def extra_repr(self) -> str:
-        return f"{self.space}, {self.channels}, kind={self.kind!r}, learnable={self.weight is not None}"
+        learnable = "" if self.weight is not None else ", learnable=False"
+        return f"{self.space}, {self.channels}, kind={self.kind!r}{learnable}"
 
 
 def _without_charge(x: Tensor, felt: Symmetry, squared: bool) -> Tensor:

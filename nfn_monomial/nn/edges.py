@@ -27,9 +27,11 @@ class AtEnd(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """The matrices of `S` sets of edges, ``(S, C, C)``: of hidden features, and of the edges' change if they do."""
+    """The maps of `S` sets of edges: of hidden features, a matrix ``(S, C, C)`` and a bias ``(S, C)``; and the matrix of
+    the edges' change, if they do change."""
 
     hidden: Tensor
+    bias: Tensor
     gate: Tensor | None
 
 
@@ -57,7 +59,7 @@ def plain_exchange(
     e = edges if scale is None else scaled(edges, scale)
     sent = [e * product(messages, i) for i in range(len(ends))]
     hidden = [at.take(end.hidden, i, "inv") for i, end in enumerate(ends)]
-    z = silu(mixed(sent[0] * messages[0], matrices.hidden) + sum_of(hidden))
+    z = silu(mixed(sent[0] * messages[0], matrices.hidden, matrices.bias) + sum_of(hidden))
     z = z if mask is None else z * mask
     updated = edges
     if matrices.gate is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import overload
+from typing import Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,8 @@ class InputNorm(nn.Module):
     ===================================== ========================================
 
     Entries that do not vary in the training set, or by rounding errors only, are divided by their root mean square;
-    where they are all 0, by 1. Statistics are computed in float64: exact for sizes from 1e-150 to 1e150.
+    where they are all 0, by 1. Statistics are computed in float64 and kept in float32, or in float64 after
+    ``double()``; ``half()`` and ``bfloat16()`` leave them as they are, because float16 has no size of 1e-8.
 
     Before `fit` it is the identity. Takes `Features` (for ``nn.Sequential``) or named tensors.
 
@@ -60,8 +61,22 @@ class InputNorm(nn.Module):
         super().__init__()
         self.space, self.channels, self.layout = space, channels, space.layout
         self._widths = [multiplicity * channels for multiplicity in self.layout.multiplicities]
-        self.register_buffer("mean", torch.zeros(sum(self._widths)))
-        self.register_buffer("scale", torch.ones(sum(self._widths)))
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.register_buffer("mean", torch.zeros(sum(self._widths), dtype=dtype))
+        self.register_buffer("scale", torch.ones(sum(self._widths), dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        """Forgets the statistics: it is the identity again."""
+        self.mean.zero_()
+        self.scale.fill_(1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self.named_buffers())
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, after in list(self.named_buffers()):
+            if after.dtype in (torch.float16, torch.bfloat16):
+                setattr(self, name, before[name].to(after.device))
+        return self
 
     @torch.no_grad()
     @checked
@@ -72,7 +87,8 @@ class InputNorm(nn.Module):
             ValueError: as `WeightSpace.pack`; for NaN or infinite values, naming the parameter; if there is no batch;
                 or if a statistic lies beyond what the buffers' dtype holds.
         """
-        rows, mean, squares = torch.zeros(3, len(self.mean), dtype=torch.float64)
+        # Norms of deviations, not their squares, which float64 may not hold.
+        rows, mean, norm = torch.zeros(3, len(self.mean), dtype=torch.float64)
         eps = 0.0
         for batch in [networks] if isinstance(networks, Features | Mapping) else networks:
             features = batch if isinstance(batch, Features) else self.space.pack(batch, check_finite=False)
@@ -83,17 +99,21 @@ class InputNorm(nn.Module):
             tables = [x.to(torch.float64).flatten(0, -2) for x in features.tensors]
             more = torch.cat([torch.full_like(x[0], len(x)) for x in tables]).to(mean)
             batch_mean = torch.cat([x.mean(0) for x in tables]).to(mean)
-            batch_squares = torch.cat([(x - x.mean(0)).square().sum(0) for x in tables]).to(mean)
-            # Mean and squared deviations of all rows together (Chan et al. 1979), without cancellation.
+            deviations = [x - x.mean(0) for x in tables]
+            tops = [x.abs().amax(0).clamp_min(torch.finfo(x.dtype).tiny) for x in deviations]
+            pairs = zip(deviations, tops, strict=True)
+            batch_norm = torch.cat([top * torch.linalg.vector_norm(x / top, dim=0) for x, top in pairs]).to(mean)
+            # Mean and deviations of all rows together (Chan et al. 1979), without cancellation.
             before, rows, step = rows, rows + more, batch_mean - mean
             mean = mean + step * (more / rows)
-            squares = squares + batch_squares + step.square() * (before * (more / rows))
+            norm = norm.hypot(batch_norm).hypot(step * (before * (more / rows)).sqrt())
             eps = torch.finfo(features.tensors[0].dtype).eps
         if not eps:
             raise InvalidValueError("InputNorm.fit: no networks given")
         uncharged = torch.tensor([not (felt.flips or felt.scales) for felt in self.layout.felt])
         centred = uncharged.repeat_interleave(torch.tensor(self._widths))
-        size, deviation = (mean.square() + squares / rows).sqrt(), (squares / rows).sqrt()
+        deviation = norm / rows.sqrt()
+        size = mean.hypot(deviation)
         scale = torch.where(centred & (deviation > 16 * eps * size), deviation, size)
         mean, scale = torch.where(centred, mean, 0).to(self.mean), torch.where(scale > 0, scale, 1).to(self.scale)
         if not bool((mean.isfinite() & scale.isfinite() & (scale > 0)).all()):

@@ -19,10 +19,10 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .steps import Means, Product, Step, contract, contraction_step, draw, expand, expansion_step, require_sizes
+from .steps import Layer, Means, Product, Step, contract, contraction_step, draw, expand, expansion_step, require_sizes
 
 
-class EquivariantLinear(nn.Module):
+class EquivariantLinear(Layer):
     r"""Every equivariant affine map between weight-space features: ``E(g x) = g E(x)`` for all g of the space's group.
 
     The layer of paper Eq. (equi_layer) for SCALE, of Table 8 (equi-layer-sin) for SIGN, of NP and HNP for
@@ -90,15 +90,30 @@ class EquivariantLinear(nn.Module):
                 self.mix[route.key] = _mix(route, self._source.inner, self._target.inner, in_channels, out_channels, io)
             if bias and not route.rank:
                 self.bias = nn.Parameter(torch.empty(sum(widths)))
-        self.reset_parameters()
+        self._reset_outputs()
 
-    @torch.no_grad()
     def reset_parameters(self) -> None:
         """Uniform weights of variance 1 / (total fan-in of the output field), biases as in ``nn.Linear``.
 
         All blocks that add into one output field share its fan-in, so its variance at initialisation is that of
         its inputs.
+
+        Raises:
+            ValueError: if parameters are sharded: their rows, which are drawn one block after another, are copies.
         """
+        if any(hasattr(p, "full_tensor") for p in self.parameters()):
+            raise InvalidValueError(
+                "EquivariantLinear: sharded parameters cannot be drawn; call reset_parameters before fully_shard, or "
+                "load a state dict"
+            )
+        for mix in self.mix.values():
+            if isinstance(mix, _PositionMix):
+                mix.reset_parameters()
+        self._reset_outputs()
+
+    @torch.no_grad()
+    def _reset_outputs(self) -> None:
+        """Draws all but the inner maps of factored ones, which draw theirs when they are made."""
         fan_in = [0] * len(self._target.inner)
         for route in self._routes:
             width = sum(_parts(self._source.inner, s) for s in route.sources) * self.in_channels
@@ -144,7 +159,8 @@ class EquivariantLinear(nn.Module):
 
     def extra_repr(self) -> str:
         io = "" if self.io == "full" else f", io={self.io!r}"
-        return f"{self.space}, {self.in_channels}, {self.out_channels}{io}, bias={self.bias is not None}"
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{self.space}, {self.in_channels}, {self.out_channels}{io}{bias}"
 
 
 class _Route(NamedTuple):
@@ -236,6 +252,10 @@ class _PositionMix(nn.Module):
         self.down_0 = nn.Parameter(torch.empty(rank, m_in * in_channels))
         self.up = nn.Parameter(torch.empty(m_out * out_channels, rank))
         self.position = nn.ParameterList(torch.empty(m, in_channels, out_channels) for _, _, m in kept)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise the inner map."""
         draw(self.down_0, 1 / self.down_0.shape[1])
 
     def reset_rows(self, rows: slice, fan_in: int) -> None:

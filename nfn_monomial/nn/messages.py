@@ -21,7 +21,8 @@ from nfn_monomial.checks import Count, checked
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import neutral
-from .edges import AtEnd, Matrices, mixed, plain_exchange, untouched
+from .blocked import Size, exchange
+from .edges import Matrices, mixed, untouched
 from .neurons.buckets import Neurons, parts
 from .neurons.layers import NeuronLayer
 from .neurons.layout import kinds_of
@@ -80,47 +81,49 @@ class MessagePassing(NeuronLayer):
 
     def on(self, neurons: Neurons) -> Neurons:
         """Neuron features -> their update."""
-        return self.updates(neurons, [None] * len(neurons.edges))
+        return self.updates(neurons)
 
-    def updates(self, neurons: Neurons, scales: Sequence[Tensor | None], residual: bool = False) -> Neurons:
-        """Neuron features -> their updates; for ``scales`` and ``residual`` of edges see `plain_exchange`."""
+    def updates(
+        self, neurons: Neurons, norm: EquivariantNorm | None = None, frames: Tensor | None = None, residual: bool = False
+    ) -> Neurons:
+        """Neuron features -> their updates.
+
+        Args:
+            neurons: the features, of which a norm may have normalised the rows.
+            norm: scales the edges.
+            frames: the reciprocal frames of rows, if scales act on any, see `EquivariantNorm.of_rows`.
+            residual: see `plain_exchange`.
+        """
         buckets = neurons.buckets
-        of_kinds = parts(buckets.slices[self.tied].edges, self.edges.values(), "hidden", "gate")
-        edges = list(neurons.edges)
-        sums: list[Tensor] = []
+        of_kinds = parts(buckets.slices[self.tied].edges, self.edges.values(), "hidden", "bias", "gate")
+        scales = None if norm is None or frames is None else norm.edge_scales(neurons, frames)
+        edges, sums = list(neurons.edges), []
         for i, (bucket, ends) in enumerate(zip(buckets.edges, self._brought(neurons), strict=True)):
-            matrices = Matrices(*next(of_kinds[bucket.kind]))
-            at_ends, edges[i] = plain_exchange(bucket.grid, edges[i], ends, matrices, scales[i], residual, bucket.mask)
+            size = None if norm is None or scales is not None else Size(norm.edge_gain, bucket.roots * self.channels**0.5)
+            matrices, scale = Matrices(*next(of_kinds[bucket.kind])), None if scales is None else scales[i]
+            at_ends, edges[i] = exchange(bucket.grid, edges[i], ends, matrices, size, scale, residual, bucket.mask)
             sums += [x.flatten(0, -3) for pair in at_ends for x in pair]
         return Neurons(buckets, tuple(edges), self._rows(neurons, sums))
 
-    def _brought(self, neurons: Neurons) -> list[list[AtEnd]]:
-        """For each bucket of edges the tensors at their ends."""
-        buckets, x, slices = neurons.buckets, neurons.rows, neurons.buckets.slices[self.tied]
-        kinds = 2 if self.last else 3
-        groups = buckets.taken(x, kinds)
-        matrices, biases = (
-            parts(picks, self.edges.values(), name) for picks, name in ((slices.ends, "ends"), (slices.edges, "bias"))
-        )
-        for i, (group, of_group) in enumerate(zip(buckets.ends, groups, strict=True)):
+    def _brought(self, neurons: Neurons) -> list[list[Tensor]]:
+        """For each bucket of edges the tensors at their ends, see `exchange`."""
+        buckets = neurons.buckets
+        groups = buckets.taken(neurons.rows, 2 if self.last else 3)
+        matrices = parts(buckets.slices[self.tied].ends, self.edges.values(), "ends")
+        for i, (group, x) in enumerate(zip(buckets.ends, groups, strict=True)):
             (of_ends,) = next(matrices[group.kind])
-            groups[i] = mixed(of_group.flatten(0, 1), of_ends.flatten(0, 1)).view(of_group.shape)
-        brought = []
-        for bucket, ends in zip(buckets.edges, buckets.at_ends(groups), strict=True):
-            (bias,) = next(biases[bucket.kind])
-            at = [AtEnd(*end) if kinds == 3 else AtEnd(end[0], None, end[1]) for end in (x.unbind(1) for x in ends)]
-            at[0] = at[0]._replace(hidden=at[0].hidden + bias.view(len(bias), *[1] * (at[0].hidden.ndim - 2), -1))
-            brought.append(at)
-        return brought
+            groups[i] = mixed(x.flatten(0, 1), of_ends.flatten(0, 1)).view(x.shape)
+        return buckets.at_ends(groups)
 
     def _rows(self, neurons: Neurons, sums: Sequence[Tensor]) -> Tensor:
         """The update of all rows, of the sums at all ends."""
         buckets, x = neurons.buckets, neurons.rows
-        of_kinds = parts(buckets.slices[self.tied].nodes, self.nodes, "mixes", "inv", "bias")
+        slices = buckets.slices[self.tied]
+        mixes, others = parts(slices.mixes, self.nodes, "mixes"), parts(slices.nodes, self.nodes, "inv", "bias")
         new = []
         for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
-            mixes, inv, bias = next(of_kinds[bucket.number])
-            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, mixes, inv, bias)]
+            parameters = (*next(mixes[bucket.number]), *next(others[bucket.number]))
+            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, *parameters)]
         if self.neurons.const:
             new.append(x[-1:])
         rows = torch.cat(new)
@@ -188,9 +191,9 @@ class GatedActivation(NeuronLayer):
         of_kinds = parts(buckets.slices[self.tied].nodes, self.gates, *GATE)
         new = []
         for bucket, streams in zip(buckets.nodes, buckets.of_nodes(x), strict=True):
-            killed = neutral(streams[:-1], bucket.flips, bucket.scales)
-            outputs = gated(streams, killed, *next(of_kinds[bucket.number]))
-            new += [t.flatten(0, 2) for t in ([streams[:-1], *outputs] if self.last else outputs)]
+            charged = streams[:-1]
+            outputs = gated(streams, neutral(charged, bucket.flips, bucket.scales), *next(of_kinds[bucket.number]))
+            new += [t.flatten(0, 2) for t in ([charged, *outputs] if self.last else outputs)]
         if self.const is not None:
             new += [t.flatten(0, 1) for t in gated(x[-1:].unsqueeze(0), x[-1:].unsqueeze(0)[:0], *self.const(*GATE))]
         return Neurons(buckets, neurons.edges, torch.cat(new))
@@ -225,11 +228,9 @@ class MessageBlock(NeuronLayer):
         """Neuron features -> the same, one round of messages later."""
         kinds = {"norm": EquivariantNorm, "messages": MessagePassing, "gate": GatedActivation}
         if all(untouched(part, kinds[name]) for name, part in self.named_children()):
-            rows, scales = neurons.rows, [None] * len(neurons.edges)
-            if self.norm is not None:
-                rows, frames = self.norm.of_rows(neurons)
-                scales = self.norm.edge_scales(neurons, frames)
-            new = self.messages.updates(Neurons(neurons.buckets, neurons.edges, rows), scales, residual=True)
+            rows, frames = (neurons.rows, None) if self.norm is None else self.norm.of_rows(neurons)
+            y = Neurons(neurons.buckets, neurons.edges, rows)
+            new = self.messages.updates(y, self.norm, frames, residual=True)
             out = self.gate.on(Neurons(neurons.buckets, new.edges, rows + new.rows))
             return Neurons(neurons.buckets, out.edges, neurons.rows + out.rows)
         y = neurons if self.norm is None else self.norm(neurons)

@@ -55,10 +55,13 @@ class EquivariantNorm(NeuronLayer):
     def of_rows(self, neurons: Neurons) -> tuple[Tensor, Tensor | None]:
         """The rows, normalised; and the reciprocal frames of each, where scales act on any."""
         norms, x = neurons.buckets.norms, neurons.rows
+        gain, roots = self.gain.index_select(0, norms.gain), norms.roots * x.shape[-1] ** 0.5
+        if norms.scaled is None and not watched(x):
+            return _Normed.apply(x, gain, norms.group, norms.groups, roots), None  # type: ignore[no-untyped-call]
         lengths = length(x, (-1,)).squeeze(-1)
         frames = None if norms.scaled is None else _frames(norms, lengths)
-        by = over_sizes(lengths if frames is None else lengths * frames, norms.group, norms.groups, norms.count[:, None] * x.shape[-1], x.dtype)
-        return scaled(x, by.to(_wide(x.dtype)).unsqueeze(-1) * self.gain.index_select(0, norms.gain).unsqueeze(1)), frames
+        by = over_sizes(lengths if frames is None else lengths * frames, norms.group, norms.groups, roots, x.dtype)
+        return scaled(x, by.unsqueeze(-1) * gain.unsqueeze(1)), frames
 
     def edge_scales(self, neurons: Neurons, frames: Tensor | None) -> list[Tensor]:
         """What edges are to be multiplied by, ``(S, *ones, B, C)`` for each bucket."""
@@ -70,7 +73,7 @@ class EquivariantNorm(NeuronLayer):
                 for j, of_end in enumerate(ends):
                     measured[i] = measured[i] * bucket.grid.take(of_end[:, 1], j).to(measured[i].dtype)
         return [
-            over_size(x, (*range(1, x.ndim - 2), -1), bucket.counts * x.shape[-1]) * self.edge_gain
+            over_size(x, (*range(1, x.ndim - 2), -1), bucket.roots * x.shape[-1] ** 0.5) * self.edge_gain
             for x, bucket in zip(measured, buckets.edges, strict=True)
         ]
 
@@ -86,43 +89,47 @@ def length(x: Tensor, dims: Sequence[int]) -> Tensor:
     return norm
 
 
-def over_size(x: Tensor, dims: Sequence[int], count: Tensor) -> Tensor:
-    """``sqrt(count / sum of x^2)`` over dimensions, which are kept, and 1 where all is 0.
+def over_size(x: Tensor, dims: Sequence[int], roots: Tensor) -> Tensor:
+    """``roots / size`` with ``size`` the norm over dimensions, which are kept, and 1 where all is 0.
 
     No epsilon: as exact at sizes of 1e-30 as at 1. A gradient is of size 1 / size. Where that could overflow (below
     5e-32 in float32), features count as 0.
+
+    Args:
+        x: features.
+        dims: of what is measured together.
+        roots: float64, square roots of how many numbers a size is to be the mean of.
     """
     if watched(x):
-        return _over(length(x, dims), count, x.dtype)
-    over: Tensor = _OverSize.apply(x, tuple(dims), count)  # type: ignore[no-untyped-call]
+        return over_length(length(x, dims), roots, x.dtype)
+    over: Tensor = _OverSize.apply(x, tuple(dims), roots)  # type: ignore[no-untyped-call]
     return over
 
 
-def over_sizes(lengths: Tensor, group: Tensor, groups: int, count: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same of vectors ``(rows, B)`` of these lengths which have their size in common with others of their group.
+def over_length(size: Tensor, roots: Tensor, dtype: torch.dtype) -> Tensor:
+    """`over_size` of features of this dtype whose norm is known."""
+    by: Tensor = roots / torch.where(size > _tiny(dtype), size, roots)
+    return by.to(_wide(dtype))
+
+
+def over_sizes(lengths: Tensor, group: Tensor, groups: int, roots: Tensor, dtype: torch.dtype) -> Tensor:
+    """`over_size` of vectors ``(rows, B)`` of these lengths which have their size in common with others of their group.
 
     Args:
         lengths: of rows, float64.
         group: of each row.
         groups: how many there are.
-        count: see `over_size`, of each row's group.
+        roots: of each row, see `over_size`, ``(rows, 1)``.
         dtype: of the features.
     """
-    top = None
-    if dtype == torch.float64:
-        top = lengths.new_zeros(groups, lengths.shape[1]).index_add(0, group, lengths.detach()).index_select(0, group)
+    none, top = lengths.new_zeros(groups, lengths.shape[1]), None
+    if dtype == torch.float64:  # in which squares overflow
+        top = none.index_add(0, group, lengths.detach()).index_select(0, group)
         lengths = lengths / torch.where(top > 0, top, 1.0)
-    squares = lengths.new_zeros(groups, lengths.shape[1]).index_add(0, group, lengths.square())
-    square = squares.index_select(0, group)
-    alive = square > _tiny(dtype) ** 2 if top is None else top > _tiny(dtype)
-    by = torch.where(alive, count / torch.where(alive, square, 1.0), 1.0).sqrt()
-    return by if top is None else by / torch.where(alive, top, 1.0)
-
-
-def _over(size: Tensor, count: Tensor, dtype: torch.dtype) -> Tensor:
-    alive = size > _tiny(dtype)
-    by = torch.where(alive, count.sqrt() / torch.where(alive, size, 1.0), 1.0)
-    return by.to(_wide(dtype))
+    square = none.index_add(0, group, lengths.square()).index_select(0, group)
+    # The root of 0 has no gradient.
+    size = square.clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+    return over_length(size if top is None else size * top, roots, dtype)
 
 
 def _tiny(dtype: torch.dtype) -> float:
@@ -134,16 +141,47 @@ class _OverSize(torch.autograd.Function):
     """`over_size`, of which only the input is kept for backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], count: Tensor) -> Tensor:
-        factor = _over(length(x, dims), count, x.dtype)
-        ctx.save_for_backward(x, factor, count)
+    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], roots: Tensor) -> Tensor:
+        factor = over_length(length(x, dims), roots, x.dtype)
+        ctx.save_for_backward(x, factor, roots)
         return factor
 
     @staticmethod
     def backward(ctx: Any, by_factor: Tensor) -> tuple[Tensor | None, ...]:
-        x, factor, count = ctx.saved_tensors
+        x, factor, roots = ctx.saved_tensors
         # Not times the third power of the factor, which overflows.
-        return (x * factor).mul_(by_factor * factor * factor / -count.to(factor.dtype)).to(x.dtype), None, None
+        by = by_factor * factor * (factor / -roots.square()).to(factor.dtype)
+        return (x * factor).mul_(by).to(x.dtype), None, None
+
+
+class _Normed(torch.autograd.Function):
+    """Rows at size 1 times gains ``(rows, C)``, of which only the input and its sizes are kept for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, group: Tensor, groups: int, roots: Tensor) -> Tensor:
+        by = over_sizes(length(x, (-1,)).squeeze(-1), group, groups, roots, x.dtype).unsqueeze(-1)
+        ctx.groups = groups
+        ctx.save_for_backward(x, gain, group, roots, by)
+        return scaled(x, by * gain.unsqueeze(1))
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, group, roots, by = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_Normed._differentiable(x, gain, group, ctx.groups, roots, by_y), None, None, None
+        gains, unit = gain.unsqueeze(1), x * by
+        product = by_y * unit
+        of_rows = (product * gains).sum(-1)
+        of_groups = of_rows.new_zeros(ctx.groups, of_rows.shape[1]).index_add_(0, group, of_rows)
+        change = of_groups.index_select(0, group).unsqueeze(-1).mul_(by).div_(roots.square().unsqueeze(-1).to(by.dtype))
+        by_x = torch.addcmul(by_y * (by * gains), unit, change, value=-1)
+        return by_x.to(x.dtype), product.sum(1).to(gain.dtype), None, None, None
+
+    @staticmethod
+    def _differentiable(x: Tensor, gain: Tensor, group: Tensor, groups: int, roots: Tensor, by_y: Tensor) -> Sequence[Tensor]:
+        x, gain = x.view_as(x), gain.view_as(gain)
+        by = over_sizes(length(x, (-1,)).squeeze(-1), group, groups, roots, x.dtype).unsqueeze(-1)
+        return torch.autograd.grad(scaled(x, by * gain.unsqueeze(1)), (x, gain), by_y, create_graph=True)
 
 
 def _frames(norms: Norms, lengths: Tensor) -> Tensor:

@@ -132,6 +132,13 @@ def draw(weight: Tensor, variance: float) -> None:
     nn.init.uniform_(weight.detach(), -bound, bound)
 
 
+class Layer(nn.Module):
+    """A module that prints as one line, as torch's own layers do, however many maps it consists of."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()}, {sum(p.numel() for p in self.parameters()):,} parameters)"
+
+
 class Product(nn.Linear):
     """`torch.nn.Linear` without a bias, which leaves memory as it is.
 

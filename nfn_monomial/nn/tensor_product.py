@@ -21,12 +21,12 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .steps import Step, draw, expand, expansion_step, require_sizes
+from .steps import Layer, Step, draw, expand, expansion_step, require_sizes
 
 Terms: TypeAlias = Literal["standard", "all"] | Callable[[BilinearTerm], bool]
 
 
-class TensorProduct(nn.Module):
+class TensorProduct(Layer):
     r"""Equivariant bilinear maps of weight-space features: ``T(g x, g y) = g T(x, y)`` for all g of the space's group.
 
     A sum over terms, each a balanced partition of the axes of a field of x, a field of y and an output field (see
@@ -158,7 +158,8 @@ class TensorProduct(nn.Module):
         return target.unfold(Features(target.inner, tuple(whole)))
 
     def _node_sizes(self, x: Features, y: Features) -> dict[str, int]:
-        if len(x) != len(y):
+        # Not their lengths: Python wants a number of these, which torch.export would keep for all batches.
+        if x.tensors[0].shape[0] != y.tensors[0].shape[0]:
             raise InvalidValueError(f"TensorProduct: {len(x)} networks in the first input, {len(y)} in the second")
         seen: dict[str, int] = {}
         for features in (x, y):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import rescaling
-from nfn_monomial.canonical.signs import without_signs
+from nfn_monomial.canonical.signs import sign_noise, without_signs
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.steps import packed
@@ -113,8 +113,7 @@ def settled(space: WeightSpace, networks: Features, channels: int, reader: str) 
     """
     # Balanced entries of large networks may lie beyond what float32 holds.
     balanced = rescaling(space, networks, signs=False).act(networks.to(torch.float64))
-    noise = 32 * torch.finfo(networks.tensors[0].dtype).eps  # rounding errors of the entries are no sign
-    tensors = space.unpack(without_signs(space, balanced, noise))
+    tensors = space.unpack(without_signs(space, balanced, sign_noise(networks.tensors[0].dtype)))
     count = next(iter(tensors.values())).shape[1]
     if count != channels:
         raise InvalidValueError(f"{reader}: networks of {count} channels, {channels} expected: channels={count}")

@@ -1,5 +1,6 @@
 """Weight spaces, their groups, and features of networks: the data that layers act on."""
 
+from . import as_pytree as as_pytree  # registers `Features`
 from .axes import Axis, Charge, Dim, FieldType, Sum, field_name
 from .features import Features, Layout
 from .geometry import SymmetryLike

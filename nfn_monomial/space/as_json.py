@@ -43,20 +43,21 @@ def to_json(space: WeightSpace) -> dict[str, Any]:
             {"name": name, "gauges": [*map(str, node.gauges)], "size": node.size, "parent": node.parent}
             for name, node in space.nodes.items()
         ],
-        "parameters": [{"name": name, "dims": [*map(_dim_to_json, dims)]} for name, dims in space.parameters.items()],
+        "parameters": [{"name": name, "dims": [*map(dim_to_json, dims)]} for name, dims in space.parameters.items()],
         "dead": list(space.dead),
         "ties": dict(space.ties),
     }
 
 
-def _dim_to_json(dim: Dim) -> Any:
+def dim_to_json(dim: Dim) -> Any:
+    """A dimension, as in a parameter's ``dims``."""
     if isinstance(dim, int):
         return dim
     if isinstance(dim, Axis):
         return {"node": dim.node, "charge": dim.charge if isinstance(dim.charge, int) else list(dim.charge)}
     if isinstance(dim, Sum):
-        return {"sum": [*map(_dim_to_json, dim.parts)], **({"shared": dim.shared} if dim.shared else {})}
-    return {"product": [*map(_dim_to_json, dim)]}
+        return {"sum": [*map(dim_to_json, dim.parts)], **({"shared": dim.shared} if dim.shared else {})}
+    return {"product": [*map(dim_to_json, dim)]}
 
 
 def from_json(value: Any) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def from_json(value: Any) -> dict[str, Any]:
         parameter = _fields(entry, ("name", "dims"), "a parameter")
         name = _new(parameter["name"], parameters, "parameter")
         dims = _typed(list, parameter["dims"], f"dims of {name!r}")
-        parameters[name] = tuple(_dim(dim, f"parameter {name!r}", MOST_DEPTH) for dim in dims)
+        parameters[name] = tuple(dim_from_json(dim, f"parameter {name!r}") for dim in dims)
         pieces = math.prod(len(segments_of(dim)) for dim in parameters[name])
         if not 1 <= pieces <= MOST_PIECES:
             raise InvalidValueError(f"parameter {name!r} is made of {pieces} pieces, expected 1 to {MOST_PIECES}")
@@ -98,7 +99,7 @@ def from_json(value: Any) -> dict[str, Any]:
     }
 
 
-def _dim(value: Any, where: str, depth: int) -> Any:
+def dim_from_json(value: Any, where: str, depth: int = MOST_DEPTH) -> Any:
     """A dimension, in which as many sums, and a product in them, may be opened as ``depth`` says."""
     match value:
         case {"node": node, "charge": charge, **rest} if not rest:
@@ -108,9 +109,9 @@ def _dim(value: Any, where: str, depth: int) -> Any:
             return Axis(name, _number(charge, -MOST_CHARGE, MOST_CHARGE, what))
         case {"sum": list(parts), **rest} if not rest.keys() - {"shared"} and parts and depth > 1:
             shared = _number(rest.get("shared", 0), 0, MOST_SIZE, f"shared of a sum of {where}")
-            return Sum(tuple(_dim(part, where, depth - 1) for part in parts), shared)
+            return Sum(tuple(dim_from_json(part, where, depth - 1) for part in parts), shared)
         case {"product": list(factors), **rest} if not rest and factors and depth > 0:
-            return tuple(_dim(factor, where, 0) for factor in factors)
+            return tuple(dim_from_json(factor, where, 0) for factor in factors)
     return _number(value, 1, MOST_SIZE, f"a dimension of {where}")
 
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from nfn_monomial.checks import FLOATING, WHOLE, Size, checked, is_dense, same_numbers, shown
 from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
@@ -171,6 +170,9 @@ class Features:
         self.layout = layout
         self.tensors = tensors
 
+    def __reduce__(self) -> tuple[type[Features], tuple[Layout, tuple[Tensor, ...]]]:
+        return Features, (self.layout, self.tensors)  # which torch.load(weights_only=True) reads, unlike slots
+
     @property
     def fields(self) -> dict[FieldType, Tensor]:
         """Field type -> tensor."""
@@ -268,14 +270,3 @@ class Features:
     def __repr__(self) -> str:
         shapes = ", ".join(f"[{field_name(t)}] {tuple(x.shape)}" for t, x in self.fields.items())
         return f"Features({shapes})"
-
-
-def _flatten(features: Features) -> tuple[list[Tensor], Layout]:
-    return list(features.tensors), features.layout
-
-
-def _unflatten(tensors: Any, layout: Any) -> Features:
-    return Features(layout, tuple(tensors))
-
-
-pytree.register_pytree_node(Features, _flatten, _unflatten, serialized_type_name="nfn_monomial.Features")

@@ -68,7 +68,7 @@ class GroupElement:
             return NotImplemented
         if self.space.nodes != other.space.nodes:
             raise InvalidValueError(
-                f"group elements of different spaces do not compose: {self.space} and {other.space}"
+                f"group elements of different spaces do not compose: {self.space!r} and {other.space!r}"
             )
         product = dict(self.matrices)
         for name, matrix in other.matrices.items():

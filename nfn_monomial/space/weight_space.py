@@ -591,6 +591,11 @@ class WeightSpace:
     def __hash__(self) -> int:
         return hash(self._key())
 
+    def __str__(self) -> str:
+        """As `repr`, or where that is long the numbers of nodes and tensors: for lines of models and messages."""
+        text = repr(self)
+        return text if len(text) <= 44 else f"WeightSpace({len(self.nodes)} nodes, {len(self.parameters)} tensors)"
+
     def __repr__(self) -> str:
         if self.label:
             return f"WeightSpace.{self.label}"

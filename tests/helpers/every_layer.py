@@ -4,6 +4,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import all_spaces
+from torch import nn
 
 from nfn_monomial import (
     Axis,
@@ -18,7 +19,9 @@ from nfn_monomial import (
     MessagePassing,
     MonomialNFN,
     PointwiseActivation,
+    ProbeFeatures,
     Symmetry,
+    TensorProduct,
     WeightSpace,
 )
 from nfn_monomial.canonical import Balance
@@ -33,11 +36,6 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def fitted(space):
-    """An input norm of networks of its own."""
-    return InputNorm(space, 2).fit(random_networks(space, 8, 2, dtype=torch.float32, generator=generator()))
-
-
 EQUIVARIANT = {
     "linear": lambda s: EquivariantLinear(s, 2, 3),
     "linear, factored": lambda s: EquivariantLinear(s, 3, 2, io="factored", bias=False),
@@ -45,7 +43,7 @@ EQUIVARIANT = {
     "activation": lambda s: PointwiseActivation(s, "auto"),
     "canonicalize": lambda s: Canonicalize(s, 2),
     "canonicalize, square": lambda s: Canonicalize(s, 2, "square"),
-    "input norm": fitted,
+    "input norm": lambda s: InputNorm(s, 2),
     "embedding": lambda s: NeuronEmbedding(s, 2, 3),
     "readout": lambda s: NeuronReadout(s, 3, 2),
     "messages": lambda s: MessagePassing(s, 2),
@@ -77,6 +75,48 @@ ON_VALUES = {  # what depends on more than a forward of its own: statistics, whe
     "Gram matrices": GramStatistics,
 }
 LAYERS = EQUIVARIANT | INVARIANT
+
+
+def probed(space):
+    """A model that runs the networks as well."""
+    template = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    probes = ProbeFeatures(template, 3, space=space)
+    return MessagePassingNFN(space, 3, 2, hidden=16, append_stats=True, probes=probes)
+
+
+TANH = WeightSpace.mlp([2, 4, 3, 1], "tanh")
+CNN = WeightSpace.cnn([1, 3, 2], 3, "relu", head=[3])
+LOOP = WeightSpace({"h": (Symmetry.SIGN, 4)}, {"loop": (Axis("h", 1), Axis("h", -1)), "b": (Axis("h"),)})
+CASES = {name: (TANH, make) for name, make in (LAYERS | ON_VALUES).items()} | {
+    "tensor product": (TANH, lambda s: TensorProduct(s, 2, 2)),
+    "tensor product, factored": (TANH, lambda s: TensorProduct(s, 2, 2, mix="factored")),
+    "MonomialNFN, statistics": (TANH, lambda s: MonomialNFN(s, (6, 6), hidden=16, append_stats=True)),
+    "MonomialNFN, square": (
+        WeightSpace.mlp([2, 3, 3, 1], ["relu", "tanh"]),
+        lambda s: MonomialNFN(s, (6, 6), hidden=16, kind="square", reduce="sum"),
+    ),
+    "MonomialNFN, kernels": (CNN, lambda s: MonomialNFN(s, (6, 6), hidden=16, io="factored")),
+    "MonomialNFN, loop": (LOOP, lambda s: MonomialNFN(s, (6, 6), hidden=16, io="factored")),
+    "MessagePassingNFN, one layer": (
+        WeightSpace.mlp([3, 2], "relu"),
+        lambda s: MessagePassingNFN(s, 3, 2, hidden=16),
+    ),
+    "MessagePassingNFN, probes": (WeightSpace.mlp([2, 4, 3, 1], "relu"), probed),
+    "MessagePassingEditor, kernels": (CNN, lambda s: MessagePassingEditor(s, 3, 1)),
+}
+"""The same on one space, and more of what a space or an option changes."""
+
+
+def built(make, space, seed=0):
+    """A layer in float64, whose parameters and statistics are not as it starts with."""
+    torch.manual_seed(seed)
+    layer = make(space).double()
+    if isinstance(layer, InputNorm):
+        layer.fit(random_networks(space, 8, 2, generator=generator()))
+    with torch.no_grad():
+        for p in layer.parameters():
+            p += 0.3 * torch.randn_like(p)
+    return layer
 
 
 def random_features(space, layout, channels, batch=3, seed=0, dtype=torch.float64):

@@ -29,8 +29,8 @@ from .layout import EdgeSet, NeuronLayout, NodeKind, kind_of, kinds_of, neuron_l
 Item = TypeVar("Item")
 Shape = tuple[int, ...]
 
-WASTE = 130
-"""Per cent of its entries that a tensor may have with padding, where it is small."""
+PADDING = 2**17
+"""Bytes of padding for which two shapes share a tensor: as long as a CPU takes to start the operators of one more."""
 
 LARGE = 2**24
 """Bytes of a tensor of edges on a CPU beyond which edge sets are stacked no more: it takes longer to get the memory."""
@@ -49,7 +49,7 @@ class EdgeBucket(NamedTuple):
         ends: for each set the numbers of its ends, in the order of the grid's.
         shape: sizes of the axes; axes that belong to the same ends are one.
         grid: which axes each end has.
-        counts: ``(S, *ones)`` in float64, for each set the neurons that its edges lead to.
+        roots: ``(S, *ones)`` in float64, for each set the square root of the number of neurons that its edges lead to.
         entries: ``(S, *shape)``, for each edge its number among all entries of the layout's fields.
         mask: ``(S, *shape, 1, 1)``, false for padding; None without padding.
     """
@@ -59,7 +59,7 @@ class EdgeBucket(NamedTuple):
     ends: tuple[tuple[int, ...], ...]
     shape: Shape
     grid: Grid
-    counts: Tensor
+    roots: Tensor
     entries: Tensor
     mask: Tensor | None
 
@@ -131,11 +131,12 @@ def parts(picks: Sequence[Pick], modules: Iterable[nn.Module], *names: str) -> l
 
 
 class Slices(NamedTuple):
-    """Slices of parameters: of ends and of edges of each kind, of nodes of each kind, of nested nodes."""
+    """Slices of parameters: of ends and of edges of each kind; of nodes of each kind, of their mixes; of nested nodes."""
 
     ends: tuple[Pick, ...]
     edges: tuple[Pick, ...]
     nodes: tuple[Pick, ...]
+    mixes: tuple[Pick, ...]
     nests: tuple[Tensor, ...]
 
 
@@ -159,7 +160,7 @@ class Norms(NamedTuple):
     Attributes:
         group: for each row the number of its group: streams of a node, invariants of a neuron.
         groups: how many groups there are.
-        count: for each row the neurons of its group, float64.
+        roots: for each row the square root of the number of neurons of its group, ``(rows, 1)`` in float64.
         gain: for each row the kind of its stream.
         opposite: the row of opposite charge, or the row itself.
         scaled: whether scales act on the row, ``(rows, 1)``; None where they act on none.
@@ -168,7 +169,7 @@ class Norms(NamedTuple):
 
     group: Tensor
     groups: int
-    count: Tensor
+    roots: Tensor
     gain: Tensor
     opposite: Tensor
     scaled: Tensor | None
@@ -228,18 +229,18 @@ class Buckets:
         "sums", "take", "take_two",
     )  # fmt: skip
 
-    def __init__(self, space: WeightSpace, sizes: Mapping[str, int], device: torch.device, waste: int, most: int):
+    def __init__(self, space: WeightSpace, sizes: Mapping[str, int], device: torch.device, padding: int, most: int):
         self.layout, self.sizes = neuron_layout(space), dict(sizes)
         shapes = [[sizes[axis.node] for axis in axes] for axes in self.layout.layout.types]
         counts = [math.prod(shape) for shape in shapes]
         self.shapes = list(map(tuple, shapes))
         self.starts, self.entries = [*itertools.accumulate([0, *counts[:-1]])], sum(counts)
         self._neurons = {n: _numbered([sizes[above] for above in space.ancestry(n)]) for n in self.layout.nodes}
-        self.nodes = self._node_buckets(waste)
+        self.nodes = self._node_buckets(padding)
         self._rows, self.rows = _placed(self.nodes, [bucket.rows for bucket in self.nodes])
         self._sum_rows, self.sums = _placed(self.nodes, [bucket.sums for bucket in self.nodes])
         self.rows += self.layout.const
-        self.edges = self._edge_buckets(waste, most)
+        self.edges = self._edge_buckets(padding, most)
         self.ends = self._ends()
         self.invariants = {n: self.row(n, len(plan.charges) - 1) for n, plan in self.layout.nodes.items()}
         self.invariant_rows = _joint(
@@ -327,17 +328,17 @@ class Buckets:
 
     # ---- which sets share a tensor
 
-    def _node_buckets(self, waste: int) -> tuple[NodeBucket, ...]:
+    def _node_buckets(self, padding: int) -> tuple[NodeBucket, ...]:
         felt, buckets = self.layout.layout.felt, []
         for number, (kind, names) in enumerate(kinds_of(self.layout, tied=False).nodes.items()):
-            for (neurons,), nodes in merged([((self._neurons[n].numel(),), n) for n in names], waste):
+            for (neurons,), nodes in merged([((self._neurons[n].numel(),), n) for n in names], padding // len(kind.order)):
                 of_streams = [[felt[self.layout.fields(n)][k] for n in nodes] for k in kind.order[:-1]]
                 tables = [[[getattr(f, acts) for f in of] for of in of_streams] for acts in ("flips", "scales")]
                 flips, scales = (_one_answer(torch.tensor(t).view(-1, len(nodes), 1, 1, 1)) for t in tables)
                 buckets.append(NodeBucket(number, kind, tuple(nodes), neurons, flips, scales))
         return tuple(buckets)
 
-    def _edge_buckets(self, waste: int, most: int) -> tuple[EdgeBucket, ...]:
+    def _edge_buckets(self, padding: int, most: int) -> tuple[EdgeBucket, ...]:
         tables, patterns = {}, dict[tuple[Shape, ...], list[tuple[Shape, int]]]()
         for number, edge in enumerate(self.layout.edges):
             groups, at = _joined(edge)
@@ -350,7 +351,7 @@ class Buckets:
             patterns.setdefault(at, []).append((tuple(table.shape), number))
         buckets = []
         for at, sets in patterns.items():
-            for shape, numbers in merged(sets, waste if len(at) == 2 else 100):
+            for shape, numbers in merged(sets, padding if len(at) == 2 else 0):
                 step = max(1, most // math.prod(shape))
                 for part in (numbers[i : i + step] for i in range(0, len(numbers), step)):
                     buckets.append(self._edge_bucket(part, shape, at, tables))
@@ -373,9 +374,9 @@ class Buckets:
             ]
             grid.shares = [torch.tensor(p, dtype=torch.float64).view(-1, *[1] * (len(a) + 2)) for p, a in zip(parts, grid.at, strict=True)]
         mask = (entries < self.entries)[..., None, None] if padded else None
-        count = torch.tensor(counts, dtype=torch.float64).view(-1, *ones)
+        roots = torch.tensor(counts, dtype=torch.float64).sqrt().view(-1, *ones)
         kind = list(kinds_of(self.layout, tied=False).edges).index(len(at))
-        return EdgeBucket(kind, tuple(sets), ends, shape, grid, count, entries, mask)
+        return EdgeBucket(kind, tuple(sets), ends, shape, grid, roots, entries, mask)
 
     def _ends(self) -> tuple[EndGroup, ...]:
         alike: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -432,21 +433,24 @@ class Buckets:
 
     def _slices(self, tied: bool) -> Slices:
         kinds = kinds_of(self.layout, tied)
-        ends, edges, nodes = list[Pick](), list[Pick](), list[Pick]()
-        for kind, (count, number_of) in enumerate(kinds.edges.items()):
-            groups = [group for group in self.ends if group.kind == kind]
+        ends, edges, nodes, mixes = (list[Pick]() for _ in range(4))
+        for of_edges, (count, number_of) in enumerate(kinds.edges.items()):
+            groups = [group for group in self.ends if group.kind == of_edges]
             of_groups = [
                 [(number, order[j]) for i, j in group.of for number, order in zip(self.edges[i].sets, self.edges[i].ends, strict=True)]
                 for group in groups
             ]
             ends.append(_pick([[number_of[number] * count + end for number, end in of] for of in of_groups], (1 + max(number_of.values())) * count))
-            buckets = [bucket for bucket in self.edges if bucket.kind == kind]
+            buckets = [bucket for bucket in self.edges if bucket.kind == of_edges]
             edges.append(_pick([[number_of[number] for number in bucket.sets] for bucket in buckets], 1 + max(number_of.values())))
-        for number, slice_of in enumerate(kinds.nodes.values()):
+        for number, (kind, slice_of) in enumerate(kinds.nodes.items()):
             of_kind = [bucket for bucket in self.nodes if bucket.number == number]
             nodes.append(_pick([[slice_of[node] for node in bucket.nodes] for bucket in of_kind], 1 + max(slice_of.values())))
+            slots = range(kind.mixes)
+            each = [[slice_of[node] * kind.mixes + slot for slot in slots for node in bucket.nodes] for bucket in of_kind]
+            mixes.append(_pick(each, (1 + max(slice_of.values())) * kind.mixes))
         nests = [torch.tensor([0 if tied else number for number in nest.numbers]) for nest in self.nests]
-        return Slices(tuple(ends), tuple(edges), tuple(nodes), tuple(nests))
+        return Slices(tuple(ends), tuple(edges), tuple(nodes), tuple(mixes), tuple(nests))
 
     def _firsts(self) -> Iterable[tuple[NodeBucket, int]]:
         """Buckets of nodes, each with its first row."""
@@ -499,7 +503,7 @@ class Buckets:
         if self.layout.const:
             packed[-1], group[-1], gain[-1] = self.starts[-1], groups + 1, len(kinds)
         acts = bool(scaled.any())
-        return Norms(group, groups + 2, count, gain, opposite, scaled if acts else None, alone), packed
+        return Norms(group, groups + 2, count.sqrt().unsqueeze(1), gain, opposite, scaled if acts else None, alone), packed
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -530,14 +534,13 @@ pytree.register_pytree_node(
 )
 
 
-def merged(items: Iterable[tuple[Shape, Item]], waste: int) -> list[tuple[Shape, list[Item]]]:
-    """Items of one shape together; and of neighbouring shapes, the cheapest first, while all have no more than
-    ``waste`` per cent of the entries. In the order of the items."""
+def merged(items: Iterable[tuple[Shape, Item]], padding: int) -> list[tuple[Shape, list[Item]]]:
+    """Items of one shape together; and those of neighbouring shapes, the cheapest first, as long as that takes at most so
+    many entries of padding. In the order of the items."""
     by_shape: dict[Shape, list[tuple[int, Item]]] = {}
     for number, (shape, item) in enumerate(items):
         by_shape.setdefault(shape, []).append((number, item))
     buckets = sorted(by_shape.items(), reverse=True)
-    total = allowed = sum(math.prod(shape) * len(of) for shape, of in buckets)
 
     def join(i: int) -> tuple[int, Shape]:
         (first, some), (last, others) = buckets[i], buckets[i + 1]
@@ -547,9 +550,8 @@ def merged(items: Iterable[tuple[Shape, Item]], waste: int) -> list[tuple[Shape,
 
     while len(buckets) > 1:
         (more, shape), i = min((join(i), i) for i in range(len(buckets) - 1))
-        if 100 * (allowed + more) > waste * total:
+        if more > padding:
             break
-        allowed += more
         buckets[i : i + 2] = [(shape, buckets[i][1] + buckets[i + 1][1])]
     ordered = sorted((sorted(of, key=lambda item: item[0]), shape) for shape, of in buckets)
     return [(shape, [item for _, item in of]) for of, shape in ordered]
@@ -561,18 +563,18 @@ def kept_apart(space: WeightSpace) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None and size <= APART}
 
 
-def buckets_of(space: WeightSpace, device: str, waste: int, most: int, *sizes: int) -> Buckets:
+def buckets_of(space: WeightSpace, device: str, padding: int, most: int, *sizes: int) -> Buckets:
     """The arrangement of networks whose nodes have these sizes.
 
     Args:
         space: the networks' weight space.
         device: of the indices.
-        waste: per cent of its entries that a tensor may have with padding.
+        padding: entries of padding for which two shapes share a tensor.
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
     with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
-        return Buckets(space, dict(zip(space.nodes, sizes, strict=True)), torch.device(device), waste, most)
+        return Buckets(space, dict(zip(space.nodes, sizes, strict=True)), torch.device(device), padding, most)
 
 
 def moved(thing: Any, device: torch.device) -> None:

@@ -57,7 +57,7 @@ class Entries:
         "back", "buckets", "count", "groups", "log_at", "logs", "maps", "nodes", "numbers", "padded", "rows", "start"
     )  # fmt: skip
 
-    def __init__(self, space: WeightSpace, buckets: Buckets, channels: int, extra: Extra, waste: int) -> None:
+    def __init__(self, space: WeightSpace, buckets: Buckets, channels: int, extra: Extra, padding: int) -> None:
         self.buckets, layout = buckets, buckets.layout
         numbers, total = {}, 0
         for name in space.parameters:
@@ -89,7 +89,7 @@ class Entries:
         rows, squares = list[Tensor](), list[Tensor]()
         neurons = {node: at for node, at in zip(self._order(), self._positions(), strict=True)}
         node_of = {field: node for node in layout.nodes for field in layout.numbers(node)}
-        for (length, width), fields in merged(of_streams, waste):
+        for (length, width), fields in merged(of_streams, padding):
             table = torch.full((len(fields), length, width), self.count)
             maps = torch.full((len(fields), width), self.maps)
             for i, (field, of, first) in enumerate(fields):
@@ -167,7 +167,7 @@ class Entries:
 
 
 def entries_of(
-    space: WeightSpace, channels: int, extra: Extra, device: str, waste: int, most: int, *sizes: int
+    space: WeightSpace, channels: int, extra: Extra, device: str, padding: int, most: int, *sizes: int
 ) -> Entries:
     """Where the numbers of networks lie; see `buckets_of` for the last four.
 
@@ -176,12 +176,12 @@ def entries_of(
         channels: of the networks.
         extra: further features of neurons, whose numbers follow those of the parameters.
         device: of the indices.
-        waste: per cent of its entries that a tensor may have with padding.
+        padding: entries of padding for which two shapes share a tensor.
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
     with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
-        entries = Entries(space, space.once(buckets_of, "cpu", waste, most, *sizes), channels, extra, waste)
-        entries.buckets = space.once(buckets_of, device, waste, most, *sizes)
+        entries = Entries(space, space.once(buckets_of, "cpu", padding, most, *sizes), channels, extra, padding)
+        entries.buckets = space.once(buckets_of, device, padding, most, *sizes)
         moved(entries, torch.device(device))
     return entries

@@ -12,7 +12,7 @@ from nfn_monomial.checks import Count, checked
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .buckets import LARGE, WASTE, Neurons, buckets_of
+from .buckets import LARGE, PADDING, Neurons, buckets_of
 from .layout import neuron_layout
 
 In = TypeVar("In", Features, Neurons)
@@ -53,17 +53,21 @@ class OnNeurons(nn.Module):
     def arrangement(self, sizes: dict[str, int], like: Tensor) -> tuple[Any, ...]:
         """How networks of these sizes are arranged in batches like a tensor: the arguments of `buckets_of`.
 
-        Small tensors are padded rather than many; a CPU is not given tensors that it takes long to get memory for. A
-        compiler may meet batches of any size, and gets what suits them all.
+        Tensors are padded as long as that is cheaper than more of them; a CPU is not given tensors that it takes long to
+        get memory for. A compiler may meet batches of any size, and gets what suits small ones.
         """
-        most = 2**62
-        if like.device.type == "cpu" and not torch.compiler.is_compiling():
-            most = max(1, LARGE // (self.channels * like.element_size() * max(1, like.shape[0])))
+        entry = self.channels * like.element_size()
+        if torch.compiler.is_compiling():
+            padding, most = PADDING // (8 * entry), 2**62
+        else:
             # A power of 2, so that batches of other sizes seldom need another arrangement.
-            most = 1 << most.bit_length() - 1
+            entry *= 1 << (max(1, like.shape[0]) - 1).bit_length()
+            padding, most = PADDING // entry, max(1, LARGE // entry)
+        if like.device.type != "cpu":
+            padding, most = 64 * padding, 2**62
         known = {name: node.size or 1 for name, node in self.space.nodes.items()} | sizes
         # Constants to a compiler, even where it takes sizes for variables.
-        return str(like.device), hash(WASTE), most, *(hash(known[name]) for name in self.space.nodes)
+        return str(like.device), padding, most, *(hash(known[name]) for name in self.space.nodes)
 
     def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
         """`WeightSpace.once`; a compiler sees only what comes back, and watches nothing that others make."""

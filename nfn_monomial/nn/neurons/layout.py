@@ -126,6 +126,11 @@ class NodeKind(NamedTuple):
         """The number of streams that messages come to: all that are charged, and ``inv`` where it is reached."""
         return len(self.order) - (not self.reached)
 
+    @property
+    def mixes(self) -> int:
+        """The number of matrices that streams and sums of messages are multiplied by, see `NeuronUpdate`."""
+        return self.summed + 2 * self.pairs + len(self.transports)
+
 
 def kind_of(plan: StreamPlan) -> NodeKind:
     """The kind of nodes with these streams."""

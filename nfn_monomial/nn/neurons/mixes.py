@@ -89,7 +89,7 @@ class NeuronUpdate(Stacked):
         slices: nodes with parameters of their own.
 
     Attributes:
-        mixes: ``(slices, summed + 2 pairs + transports, C, C)``: of the sums, of the first factors of products, of the
+        mixes: ``(slices x (summed + 2 pairs + transports), C, C)``: of the sums, of the first factors of products, of the
             second ones, of what is transported; None if there are none of these.
         inv: ``(slices, (2 + pairs) C, C)``, of the means over edges in and out, and of the products.
         bias: ``(slices, C)``.
@@ -98,8 +98,7 @@ class NeuronUpdate(Stacked):
     def __init__(self, channels: int, kind: NodeKind, slices: int = 1) -> None:
         super().__init__()
         self.kind = kind
-        count = kind.summed + 2 * kind.pairs + len(kind.transports)
-        self.mixes = nn.Parameter(torch.empty(slices, count, channels, channels)) if count else None
+        self.mixes = nn.Parameter(torch.empty(slices * kind.mixes, channels, channels)) if kind.mixes else None
         self.inv = nn.Parameter(torch.empty(slices, (2 + kind.pairs) * channels, channels))
         self.bias = nn.Parameter(torch.empty(slices, channels))
         self.reset_parameters()
@@ -118,30 +117,33 @@ def updated(kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor | None,
         streams: ``(streams, V, ..., C)``.
         sums: ``(summed + 2, V, ..., C)``: of messages to each stream, means over edges that lead to the neurons, and
             over those that lead from them.
-        mixes: ``(V, summed + 2 pairs + transports, C, C)``.
+        mixes: ``((summed + 2 pairs + transports) x V, C, C)``.
         inv: ``(V, (2 + pairs) C, C)``.
         bias: ``(V, C)``.
     """
-    into, out_of = sums[-2:].unbind(0)
+    nodes, pairs = len(inv), kind.pairs
+    messages, into, out_of = sums.split([kind.summed, 1, 1])
+    means = [into.squeeze(0), out_of.squeeze(0)]
     if mixes is None:
-        return [mixed(torch.cat([into, out_of], -1), inv, bias).unsqueeze(0)]
-    of_sums, of_factors, of_transports = mixes.transpose(0, 1).split([kind.summed, 2 * kind.pairs, len(kind.transports)])
-
-    def mix(x: Tensor, matrices: Tensor) -> Tensor:
-        return mixed(x.flatten(0, 1), matrices.flatten(0, 1)).view(x.shape)
-
-    factors = mix(streams[: 2 * kind.pairs], of_factors)
-    products = (factors[: kind.pairs] * factors[kind.pairs :]).unbind(0) if kind.pairs else ()
-    new_inv = mixed(torch.cat([into, out_of, *products], -1), inv, bias)
-    updates = mix(sums[: kind.summed], of_sums)
+        return [mixed(torch.cat(means, -1), inv, bias).unsqueeze(0)]
+    counts = [nodes * kind.summed, nodes * 2 * pairs, nodes * len(kind.transports)]
+    of_sums, of_factors, of_transports = mixes.split(counts)
+    products: tuple[Tensor, ...] = ()
+    if pairs:
+        factors = mixed(streams[: 2 * pairs].flatten(0, 1), of_factors).view(2, pairs, *streams.shape[1:])
+        products = torch.mul(*factors.unbind(0)).unbind(0)
+    new_inv = mixed(torch.cat([*means, *products], -1), inv, bias).unsqueeze(0)
+    updates = mixed(messages.flatten(0, 1), of_sums).view(messages.shape) if kind.summed else messages
     if kind.transports:
         parts = list(updates.unbind(0))
-        for matrices, (parameter, source, target) in zip(of_transports, kind.transports, strict=True):
-            parts[target] = torch.addcmul(parts[target], streams[parameter], mixed(streams[source], matrices))
+        matrices = of_transports.split(nodes)
+        for matrix, (parameter, source, target) in zip(matrices, kind.transports, strict=True):
+            parts[target] = torch.addcmul(parts[target], streams[parameter], mixed(streams[source], matrix))
         updates = torch.stack(parts)
     if kind.reached:
-        return [updates[:-1], updates[-1:] + new_inv]
-    return [updates, new_inv.unsqueeze(0)]
+        charged, own = updates.split([kind.summed - 1, 1])
+        return [charged, own + new_inv]
+    return [updates, new_inv]
 
 
 class NeuronGate(Stacked):
@@ -191,9 +193,10 @@ def gated(streams: Tensor, neutral: Tensor, hidden: Tensor, hidden_bias: Tensor,
         out_bias: ``(V, streams C)`` or ``(V, C)``.
     """
     channels = streams.shape[-1]
-    found = silu(mixed(torch.cat([*neutral.unbind(0), streams[-1]], -1), hidden, hidden_bias))
-    new = mixed(found, out, out_bias)
+    charged, own = streams.split([len(neutral), 1])
+    features = silu(mixed(torch.cat([*neutral.unbind(0), own.squeeze(0)], -1), hidden, hidden_bias))
+    new = mixed(features, out, out_bias)
     if out.shape[-1] == channels:
         return [new.unsqueeze(0)]
-    new = new.unflatten(-1, (-1, channels)).movedim(-2, 0)
-    return [streams[:-1] * new[:-1], new[-1:]]
+    gates, new = new.split([new.shape[-1] - channels, channels], -1)
+    return [charged * gates.unflatten(-1, (-1, channels)).movedim(-2, 0), new.unsqueeze(0)]

@@ -160,6 +160,15 @@ def test_large_biases_lose_no_more_than_rounding(size):
     assert torch.equal(short["weight.1"].double(), exact["weight.1"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_phases_in_16_bits_are_those_of_the_same_numbers(dtype):
+    space = WeightSpace.mlp([1, 300, 1], "sin")
+    x = {name: torch.ones(1, 1, *shape, dtype=dtype) for name, shape in space.shapes().items()}
+    x["bias.0"] = torch.linspace(-5, 5, 300).to(dtype).reshape(1, 1, -1)
+    expected = canonical_phase({name: t.float() for name, t in x.items()}, space)
+    assert all(torch.equal(t, expected[name].to(dtype)) for name, t in canonical_phase(x, space).items())
+
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 

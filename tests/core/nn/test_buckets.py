@@ -18,8 +18,8 @@ from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.testing import random_networks
 
 ONE_BY_ONE, LARGE = 0, 2**24
-ARRANGEMENTS = [(100, LARGE), (130, LARGE), (300, LARGE), (10_000, LARGE), (100, ONE_BY_ONE), (300, ONE_BY_ONE)]
-"""Per cent of its entries that a tensor may have with padding; bytes from which on sets are tensors of their own."""
+ARRANGEMENTS = [(0, LARGE), (2**10, LARGE), (2**17, LARGE), (2**30, LARGE), (0, ONE_BY_ONE), (2**12, ONE_BY_ONE)]
+"""Bytes of padding for which two shapes share a tensor, and bytes from which on sets of edges have one of their own."""
 
 
 class Both(nn.Module):
@@ -45,9 +45,9 @@ def test_every_arrangement_computes_the_same(space, seed):
     networks = {n: t.requires_grad_() for n, t in random_networks(space, 3, generator=generator(seed)).items()}
     everything = [*networks.values(), *model.parameters()]
     first = None
-    for waste, large in ARRANGEMENTS:
+    for padding, large in ARRANGEMENTS:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(layers, "WASTE", waste)
+            patch.setattr(layers, "PADDING", padding)
             patch.setattr(layers, "LARGE", large)
             outputs = model(networks)
         loss = sum((t * torch.linspace(1, 2, t.numel()).view(t.shape)).sin().sum() for t in outputs)
@@ -57,11 +57,11 @@ def test_every_arrangement_computes_the_same(space, seed):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10 * max(1.0, float(b.detach().abs().max())))
 
 
-@pytest.mark.parametrize(("waste", "large"), ARRANGEMENTS)
+@pytest.mark.parametrize(("padding", "large"), ARRANGEMENTS)
 @over_spaces
-def test_packing_is_undone_and_padding_stays_zero(waste, large, space, seed):
+def test_packing_is_undone_and_padding_stays_zero(padding, large, space, seed):
     sizes = [node.size or 1 for node in space.nodes.values()]
-    buckets = buckets_of(space, "cpu", waste, max(1, large), *sizes)
+    buckets = buckets_of(space, "cpu", padding, max(1, large), *sizes)
     x = random_neurons(space, 2, 3, seed)
     packed = buckets.pack(x)
     assert all(map(torch.equal, buckets.unpack(packed).tensors, x.tensors))
@@ -74,15 +74,18 @@ def test_packing_is_undone_and_padding_stays_zero(waste, large, space, seed):
 
 
 def test_shapes_are_joined_as_far_as_padding_may_go():
-    sizes = [node.size for node in RAGGED.nodes.values()]
-    for waste in (100, 130, 300, 10_000):
-        buckets = buckets_of(RAGGED, "cpu", waste, 2**62, *sizes)
+    sizes, counts = [node.size for node in RAGGED.nodes.values()], []
+    for padding in (0, 8, 20, 2**30):
+        buckets = buckets_of(RAGGED, "cpu", padding, 2**62, *sizes)
         entries = sum(math.prod(shape) for shape in buckets.shapes[: len(buckets.layout.edges)])
         padded = sum(bucket.entries.numel() for bucket in buckets.edges)
-        assert 100 * entries <= 100 * padded <= waste * entries
-        assert (waste == 100) == all(bucket.mask is None for bucket in buckets.edges)
-    assert len(buckets.edges) == 1
-    assert len(buckets_of(WeightSpace.mlp([2, 5, 5, 5, 2], "relu"), "cpu", 100, 2**62, 2, 5, 5, 5, 2).edges) == 2
+        counts.append(len(buckets.edges))
+        assert entries <= padded <= entries + padding * (len(buckets.layout.edges) - counts[-1])
+        assert (padding == 0) == all(bucket.mask is None for bucket in buckets.edges)
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 1
+    equal = WeightSpace.mlp([2, 5, 5, 5, 2], "relu")
+    assert len(buckets_of(equal, "cpu", 0, 2**62, 2, 5, 5, 5, 2).edges) == 2
 
 
 @over_spaces
@@ -113,8 +116,8 @@ def test_state_dicts_know_no_sizes_and_no_arrangement(kind, tied, monkeypatch):
     assert shapes == {name: t.shape for name, t in other.state_dict().items()}
     other.load_state_dict(model.state_dict())
     x = random_networks(wide, 5, generator=generator())
-    for waste, large in ARRANGEMENTS:
-        monkeypatch.setattr(layers, "WASTE", waste)
+    for padding, large in ARRANGEMENTS:
+        monkeypatch.setattr(layers, "PADDING", padding)
         monkeypatch.setattr(layers, "LARGE", large)
         found, expected = map(pytree.tree_leaves, (model(x), other(x)))
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
@@ -179,8 +182,8 @@ def operators(space):
 
 
 def test_operators_do_not_grow_with_depth():
-    """But for the first and last layer, which in a deep network are cheap enough to pad."""
-    counts = [operators(WeightSpace.mlp([2, *[32] * depth, 1], "tanh")) for depth in (4, 12, 24)]
+    """Of tensors that are not cut in blocks; and but for the first and last layer, which may be cheap enough to pad."""
+    counts = [operators(WeightSpace.mlp([2, *[8] * depth, 1], "tanh")) for depth in (4, 12, 24)]
     assert counts[0] >= counts[1] == counts[2]
 
 
@@ -189,7 +192,10 @@ def test_operators_do_not_grow_with_depth():
     [
         WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10]),
         WeightSpace.mlp([2, 32, 32, 1], "sin"),
-        WeightSpace.mlp([2, *[32] * 12, 1], "relu"),
+        pytest.param(
+            WeightSpace.mlp([2, *[32] * 12, 1], "relu"),
+            marks=pytest.mark.xfail(strict=True, reason="edges of more than a megabyte are exchanged in blocks"),
+        ),
     ],
     ids=["zoo", "siren", "13 layers"],
 )

@@ -110,6 +110,52 @@ def test_identity_before_fit_and_state():
     assert not any(t.requires_grad for t in norm.fit({k: v.requires_grad_() for k, v in x.items()}).buffers())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_statistics_keep_their_precision_in_a_narrower_model(dtype):
+    """In float16 sizes of 1e-8 would be 0, and those of 1e6 infinite."""
+    space = WeightSpace.mlp([2, 4, 1], "gelu")
+    sizes = {"weight.0": 1e-8, "bias.0": 1e6, "weight.1": 3.0, "bias.1": 1e-20}
+    x = {name: t * sizes[name] for name, t in networks(space, 50, dtype=torch.float32, shift=5.0).items()}
+    norm = InputNorm(space).fit(x)
+    half = copy.deepcopy(norm).to(dtype)
+    assert all(map(torch.equal, half.buffers(), norm.buffers()))
+    assert all(map(torch.equal, copy.deepcopy(half).float().buffers(), norm.buffers()))
+    assert {b.dtype for b in copy.deepcopy(norm).double().to(dtype).buffers()} == {torch.float64}
+    narrow = {name: t.to(dtype) for name, t in networks(space, 50, shift=0.0).items()}
+    for name, t in half(narrow).items():
+        assert t.dtype == dtype
+        torch.testing.assert_close(t, norm({n: v.float() for n, v in narrow.items()})[name].to(dtype), rtol=0, atol=0)
+
+
+def test_a_narrow_default_dtype_and_no_device_yet():
+    space = WeightSpace.mlp([2, 4, 1], "sin")
+    x = networks(space, dtype=torch.float32)
+    norm = InputNorm(space).fit(x)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            empty = InputNorm(space).half()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {(b.dtype, b.is_meta) for b in empty.buffers()} == {(torch.float32, True)}
+    empty.to_empty(device="cpu").reset_parameters()
+    assert all(torch.equal(t, x[name]) for name, t in empty(x).items())
+    empty.load_state_dict(norm.state_dict())
+    assert all(torch.equal(t, norm(x)[name]) for name, t in empty(x).items())
+
+
+@pytest.mark.parametrize("symmetry", ["sin", "gelu"])
+@pytest.mark.parametrize("size", [1e-280, 1e-160, 1e160, 1e280])
+def test_sizes_whose_squares_float64_does_not_hold(symmetry, size):
+    space = WeightSpace.mlp([2, 4, 3, 1], symmetry)
+    x = networks(space)
+    expected = InputNorm(space).double().fit(x)(x)
+    moved = {name: t * size for name, t in x.items()}
+    norm = InputNorm(space).double().fit({name: t[i : i + 3] for name, t in moved.items()} for i in range(0, 8, 3))
+    for name, t in norm(moved).items():
+        torch.testing.assert_close(t, expected[name], rtol=1e-12, atol=1e-12)
+
+
 def test_what_does_not_fit_is_refused():
     space = WeightSpace.mlp([2, 4, 1], "sin")
     norm = InputNorm(space)

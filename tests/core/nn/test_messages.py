@@ -73,7 +73,7 @@ def hand_set(space, width):
         for p in layer.parameters():
             p.zero_()
         layer.edges["2"].ends[1, 0] = torch.eye(width)  # of the source, the stream against the edges' charge
-        layer.nodes[0].mixes[0, 0] = torch.eye(width)
+        layer.nodes[0].mixes[0] = torch.eye(width)
     return layer
 
 
@@ -125,7 +125,7 @@ def test_backward_messages_are_the_gradient_of_a_linear_network():
         for p in layer.parameters():
             p.zero_()
         layer.edges["2"].ends[0, 0] = 1
-        layer.nodes[0].mixes[0, 1] = 1
+        layer.nodes[0].mixes[1] = 1
     tensors = list(random_neurons(space, 1, 2).tensors)
     tensors[:2] = [networks[f"weight.{i}"][:, 0, ..., None] for i in range(2)]
     once = layer(Features(neurons.layout, tuple(tensors)))
@@ -179,7 +179,7 @@ def test_three_ends_contract_all_but_one():
         layer.edges["3"].ends.fill_(1)
         kinds = zip(layer.nodes, kinds_of(layer.neurons, tied=False).nodes.values(), strict=True)
         (of_stream,) = (update for update, nodes in kinds if "stream" in nodes)
-        of_stream.mixes[:, : of_stream.kind.summed] = 1
+        of_stream.mixes[: of_stream.kind.summed] = 1
     x = random_neurons(space, 1)
     fields = {edge.key: t for edge, t in zip(layer.neurons.edges, x.tensors, strict=False)}
     edge = next(edge for edge in layer.neurons.edges if len(edge.ends) == 3)

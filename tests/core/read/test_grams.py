@@ -80,3 +80,12 @@ def test_finite_for_all_that_float32_holds(size):
 def test_nothing_to_compare():
     single = WeightSpace.mlp([3, 2], "relu")
     assert GramStatistics(single)(networks(single, 4)).shape == (4, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_of_16_bits_are_those_of_the_same_numbers(dtype):
+    """Rounded once, at the end."""
+    space = WeightSpace.mlp([2, 32, 32, 1], "tanh")
+    x = {name: t.to(dtype) for name, t in networks(space, 20).items()}
+    reader = GramStatistics(space)
+    assert torch.equal(reader(x), reader({name: t.double() for name, t in x.items()}).to(dtype))

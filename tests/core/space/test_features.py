@@ -1,15 +1,18 @@
-"""Features as a container: picking networks, products that keep equivariance, and no layer without networks."""
+"""Features as a container: picking networks, products that keep equivariance, files, and what torch sees of them."""
+
+import io
+import json
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_spaces
+from strategies import all_spaces, any_spaces
+from torch.utils import _pytree as pytree
 
-from nfn_monomial import (
-    WeightSpace,
-)
+from nfn_monomial import WeightSpace
+from nfn_monomial.space.as_pytree import layout_from_json, layout_to_json
 from nfn_monomial.testing import assert_equivariant, random_networks
 
 SPACE = WeightSpace.mlp([2, 4, 3, 1], "relu")
@@ -70,3 +73,19 @@ def test_other_tensors_are_refused(shape):
     """Along neurons a product is not equivariant, and fields have different dimensions."""
     with pytest.raises(ValueError, match=r"is not equivariant; multiply by a number, .* shape \(5,\)"):
         features() * torch.arange(float(np.prod(shape))).reshape(shape)
+
+
+def test_torch_names_fields():
+    keys = [pytree.keystr(path) for path, _ in pytree.tree_leaves_with_path({"networks": features()})]
+    assert keys == [f"['networks']['{field}']" for field in ("h1^+1", "h2^+1 h1^-1", "h2^+1", "h2^-1", "const")]
+
+
+@given(all_spaces())
+def test_layouts_and_features_are_what_is_read_back(space):
+    assert layout_from_json(json.loads(json.dumps(layout_to_json(space.layout)))) is space.layout
+    x, file = features(2, space), io.BytesIO()
+    torch.save({"networks": x}, file)
+    file.seek(0)
+    read = torch.load(file, weights_only=True)["networks"]
+    assert read.layout is x.layout
+    assert all(map(torch.equal, read.tensors, x.tensors))

@@ -46,9 +46,15 @@ def test_spaces_are_values():
     for clone in (copy.deepcopy(SPACE), pickle.loads(pickle.dumps(SPACE))):  # noqa: S301
         assert clone == SPACE
         assert clone.layout is SPACE.layout
-    assert "mlp(2-4-3-1, SCALE)" in repr(SPACE)
+    assert str(SPACE) == repr(SPACE) == "WeightSpace.mlp(2-4-3-1, SCALE)"
     assert SPACE.uncharged().uncharged() == SPACE.uncharged()
     assert SPACE.uncharged().layout is WeightSpace.mlp([2, 4, 3, 1], "gelu").layout
+
+
+def test_a_line_of_a_long_space_is_short():
+    deep = WeightSpace.mlp([2, *[32] * 12, 1], "relu")
+    assert str(deep) == "WeightSpace(14 nodes, 26 tensors)"
+    assert repr(deep).count("32") == 12
 
 
 def double(*shape, fill=0.0):
