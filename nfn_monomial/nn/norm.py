@@ -128,8 +128,9 @@ def over_sizes(lengths: Tensor, group: Tensor, groups: int, roots: Tensor, dtype
         lengths = lengths / torch.where(top > 0, top, 1.0)
     square = none.index_add(0, group, lengths.square()).index_select(0, group)
     # The root of 0 has no gradient.
-    size = square.clamp(min=torch.finfo(torch.float64).tiny).sqrt()
-    return over_length(size if top is None else size * top, roots, dtype)
+    by = over_length(square.clamp(min=1e-200).sqrt(), roots, dtype)
+    # Not over their product, since a gradient has its square.
+    return by if top is None else torch.where(top > _tiny(dtype), by / torch.where(top > 0, top, 1.0), 1.0)
 
 
 def _tiny(dtype: torch.dtype) -> float:
