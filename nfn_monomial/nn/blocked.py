@@ -172,9 +172,9 @@ class _Exchange(torch.autograd.Function):
             of_size.copy_(total) if new else of_size.add_(total)
         by_gain = None
         if f is not None:
-            # Sizes depend on all edges of a set. Not times the third power of the factor, which overflows.
+            # Sizes depend on all edges of a set. Not times a power of the factor, which overflows.
             by_gain = (by_size * f).sum((0, 1, 2, 3, 4))
-            change = (by_size @ gain).unsqueeze(-1).mul_((f / ctx.roots).square_())
+            change = (by_size @ gain).unsqueeze(-1).mul_(f / ctx.roots).mul_(f / ctx.roots)
             for part in ctx.parts:
                 of_sets, into_x = part[:1], _at(by_x, part)
                 into_x.addcmul_(_at(x, part) * _at(f, of_sets), _at(change, of_sets), value=-1)
