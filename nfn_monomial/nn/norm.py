@@ -122,15 +122,18 @@ def over_sizes(lengths: Tensor, group: Tensor, groups: int, roots: Tensor, dtype
         roots: of each row, see `over_size`, ``(rows, 1)``.
         dtype: of the features.
     """
-    none, top = lengths.new_zeros(groups, lengths.shape[1]), None
-    if dtype == torch.float64:  # in which squares overflow
-        top = none.index_add(0, group, lengths.detach()).index_select(0, group)
-        lengths = lengths / torch.where(top > 0, top, 1.0)
-    square = none.index_add(0, group, lengths.square()).index_select(0, group)
-    # The root of 0 has no gradient.
-    by = over_length(square.clamp(min=1e-200).sqrt(), roots, dtype)
-    # Not over their product, since a gradient has its square.
-    return by if top is None else torch.where(top > _tiny(dtype), by / torch.where(top > 0, top, 1.0), 1.0)
+    none = lengths.new_zeros(groups, lengths.shape[1])
+    if dtype != torch.float64:
+        square = none.index_add(0, group, lengths.square()).index_select(0, group)
+        # The root of 0 has no gradient.
+        return over_length(square.clamp(min=torch.finfo(torch.float64).tiny).sqrt(), roots, dtype)
+    # Squares overflow, of lengths and, in a gradient, of sizes.
+    top = none.index_add(0, group, lengths.detach()).index_select(0, group)
+    alive = top > _tiny(dtype)
+    top = torch.where(alive, top, 1.0)
+    square = none.index_add(0, group, (lengths / top).square()).index_select(0, group)
+    by = over_length(torch.where(alive, square, 1.0).sqrt(), roots, dtype) / top
+    return torch.where(alive, by, 1.0)
 
 
 def _tiny(dtype: torch.dtype) -> float:
