@@ -184,7 +184,10 @@ class _Normed(torch.autograd.Function):
     @staticmethod
     def _differentiable(x: Tensor, gain: Tensor, group: Tensor, groups: int, roots: Tensor, by_y: Tensor) -> Sequence[Tensor]:
         x, gain = x.view_as(x), gain.view_as(gain)
-        by = over_sizes(length(x, (-1,)).squeeze(-1), group, groups, roots, x.dtype).unsqueeze(-1)
+        # The norm of 0 has no second derivative.
+        dead = ~x.detach().any(-1, keepdim=True)
+        lengths = torch.where(dead, 0.0, length(torch.where(dead, 1.0, x), (-1,)))
+        by = over_sizes(lengths.squeeze(-1), group, groups, roots, x.dtype).unsqueeze(-1)
         return torch.autograd.grad(scaled(x, by * gain.unsqueeze(1)), (x, gain), by_y, create_graph=True)
 
 
