@@ -35,10 +35,12 @@ class EquivariantNorm(NeuronLayer):
         gain: ``(kinds, C)``, of the kinds of streams, then of ``const`` where there is one.
     """
 
+    edge_gain: nn.Parameter
+
     @checked
     def __init__(self, space: WeightSpace, channels: Count) -> None:
         super().__init__(space, channels)
-        self.edge_gain = nn.Parameter(torch.ones(channels)) if self.neurons.edges else None
+        self.register_parameter("edge_gain", nn.Parameter(torch.ones(channels)) if self.neurons.edges else None)
         self.gain = nn.Parameter(torch.ones(len(self.neurons.stream_kinds) + self.neurons.const, channels))
 
     def reset_parameters(self) -> None:
