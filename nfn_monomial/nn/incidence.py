@@ -37,10 +37,12 @@ class Grid:
         shares: for each end what its means are multiplied by where edges are padded, ``(S, *ones)``.
     """
 
-    __slots__ = ("at", "axes", "over", "shares")
+    __slots__ = ("apart", "at", "axes", "over", "shares")
 
     def __init__(self, at: Sequence[Sequence[int]], axes: int, shares: Sequence[Tensor] | None = None) -> None:
         self.at, self.axes, self.shares = [tuple(of_end) for of_end in at], axes, shares
+        # Whether an axis that all ends share, or that is 1, is followed by one of each end.
+        self.apart = self.at == [(0, 1 + i) for i in range(len(at))] and axes == 1 + len(at)
         self.over = [[1 + i for i in range(axes) if i not in of_end] for of_end in at]
 
     def take(self, neurons: Tensor, end: int, kind: Kind = "inv") -> Tensor:

@@ -12,7 +12,7 @@ The formulas on an edge and at a neuron, however neurons are laid out, are in `n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import neutral
 from .blocked import Size, exchange
-from .edges import Matrices, mixed, untouched
-from .neurons.buckets import Neurons, parts
+from .edges import mixed, untouched
+from .neurons.buckets import ALL, Neurons
 from .neurons.layers import NeuronLayer
 from .neurons.layout import kinds_of
 from .neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
@@ -94,36 +94,34 @@ class MessagePassing(NeuronLayer):
             frames: the reciprocal frames of rows, if scales act on any, see `EquivariantNorm.of_rows`.
             residual: see `plain_exchange`.
         """
-        buckets = neurons.buckets
-        of_kinds = parts(buckets.slices[self.tied].edges, self.edges.values(), "hidden", "bias", "gate")
+        buckets, slices = neurons.buckets, neurons.buckets.slices[self.tied]
+        modules = zip(self.edges.values(), slices.ends, slices.edges, strict=True)
+        of_kinds = [module(of_ends, of_edges) for module, of_ends, of_edges in modules]
         scales = None if norm is None or frames is None else norm.edge_scales(neurons, frames)
         edges, sums = list(neurons.edges), []
-        for i, (bucket, ends) in enumerate(zip(buckets.edges, self._brought(neurons), strict=True)):
-            size = None if norm is None or scales is not None else Size(norm.edge_gain, bucket.roots * self.channels**0.5)
-            matrices, scale = Matrices(*next(of_kinds[bucket.kind])), None if scales is None else scales[i]
+        for i, (bucket, ends) in enumerate(zip(buckets.edges, self._brought(neurons, [of for of, _ in of_kinds]), strict=True)):
+            size = None if norm is None or scales is not None else Size(norm.edge_gain, bucket.roots)
+            matrices, scale = next(of_kinds[bucket.kind][1]), None if scales is None else scales[i]
             at_ends, edges[i] = exchange(bucket.grid, edges[i], ends, matrices, size, scale, residual, bucket.mask)
             sums += [x.flatten(0, -3) for pair in at_ends for x in pair]
         return Neurons(buckets, tuple(edges), self._rows(neurons, sums))
 
-    def _brought(self, neurons: Neurons) -> list[list[Tensor]]:
+    def _brought(self, neurons: Neurons, matrices: Sequence[Iterator[Tensor]]) -> list[list[Tensor]]:
         """For each bucket of edges the tensors at their ends, see `exchange`."""
         buckets = neurons.buckets
         groups = buckets.taken(neurons.rows, 2 if self.last else 3)
-        matrices = parts(buckets.slices[self.tied].ends, self.edges.values(), "ends")
         for i, (group, x) in enumerate(zip(buckets.ends, groups, strict=True)):
-            (of_ends,) = next(matrices[group.kind])
-            groups[i] = mixed(x.flatten(0, 1), of_ends.flatten(0, 1)).view(x.shape)
+            groups[i] = mixed(x.flatten(0, 1), next(matrices[group.kind]).flatten(0, 1)).view(x.shape)
         return buckets.at_ends(groups)
 
     def _rows(self, neurons: Neurons, sums: Sequence[Tensor]) -> Tensor:
         """The update of all rows, of the sums at all ends."""
         buckets, x = neurons.buckets, neurons.rows
         slices = buckets.slices[self.tied]
-        mixes, others = parts(slices.mixes, self.nodes, "mixes"), parts(slices.nodes, self.nodes, "inv", "bias")
+        of_kinds = [module(*picks) for module, *picks in zip(self.nodes, slices.mixes, slices.nodes, strict=True)]
         new = []
         for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
-            parameters = (*next(mixes[bucket.number]), *next(others[bucket.number]))
-            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, *parameters)]
+            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, *next(of_kinds[bucket.number]))]
         if self.neurons.const:
             new.append(x[-1:])
         rows = torch.cat(new)
@@ -149,10 +147,6 @@ class MessagePassing(NeuronLayer):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
-
-
-GATE = ("hidden", "hidden_bias", "out", "out_bias")
-"""The parameters of `NeuronGate`, as `gated` takes them."""
 
 
 class GatedActivation(NeuronLayer):
@@ -188,14 +182,15 @@ class GatedActivation(NeuronLayer):
     def on(self, neurons: Neurons) -> Neurons:
         """Neuron features -> gated ones."""
         buckets, x = neurons.buckets, neurons.rows
-        of_kinds = parts(buckets.slices[self.tied].nodes, self.gates, *GATE)
+        of_kinds = [gate(nodes) for gate, nodes in zip(self.gates, buckets.slices[self.tied].nodes, strict=True)]
         new = []
         for bucket, streams in zip(buckets.nodes, buckets.of_nodes(x), strict=True):
             charged = streams[:-1]
             outputs = gated(streams, neutral(charged, bucket.flips, bucket.scales), *next(of_kinds[bucket.number]))
             new += [t.flatten(0, 2) for t in ([charged, *outputs] if self.last else outputs)]
         if self.const is not None:
-            new += [t.flatten(0, 1) for t in gated(x[-1:].unsqueeze(0), x[-1:].unsqueeze(0)[:0], *self.const(*GATE))]
+            const = x[-1:].unsqueeze(0)
+            new += [t.flatten(0, 1) for t in gated(const, const[:0], *next(self.const(ALL)))]
         return Neurons(buckets, neurons.edges, torch.cat(new))
 
 

@@ -57,7 +57,7 @@ class EquivariantNorm(NeuronLayer):
     def of_rows(self, neurons: Neurons) -> tuple[Tensor, Tensor | None]:
         """The rows, normalised; and the reciprocal frames of each, where scales act on any."""
         norms, x = neurons.buckets.norms, neurons.rows
-        gain, roots = self.gain.index_select(0, norms.gain), norms.roots * x.shape[-1] ** 0.5
+        gain, roots = self.gain.index_select(0, norms.gain), norms.roots
         if norms.scaled is None and not watched(x):
             return _Normed.apply(x, gain, norms.group, norms.groups, roots), None  # type: ignore[no-untyped-call]
         lengths = length(x, (-1,)).squeeze(-1)
@@ -75,20 +75,23 @@ class EquivariantNorm(NeuronLayer):
                 for j, of_end in enumerate(ends):
                     measured[i] = measured[i] * bucket.grid.take(of_end[:, 1], j).to(measured[i].dtype)
         return [
-            over_size(x, (*range(1, x.ndim - 2), -1), bucket.roots * x.shape[-1] ** 0.5) * self.edge_gain
+            over_size(x, (*range(1, x.ndim - 2), -1), bucket.roots) * self.edge_gain
             for x, bucket in zip(measured, buckets.edges, strict=True)
         ]
 
 
 def length(x: Tensor, dims: Sequence[int]) -> Tensor:
     """Norms over dimensions, which are kept, in float64: nothing overflows, and sums of squares lose nothing."""
-    if x.dtype == torch.float64:
-        top = x.detach().abs().amax(tuple(dims), keepdim=True) if all(x.shape[d] for d in dims) else x.new_ones(())
+    if x.dtype != torch.float64 and not torch.is_grad_enabled():
+        norm: Tensor = torch.linalg.vector_norm(x, 2, tuple(dims), True, dtype=torch.float64)
+        return norm
+    top = x.new_ones((), dtype=torch.float64)
+    if x.dtype == torch.float64 and x.numel():  # whose squares overflow
+        top = x.detach().abs().amax(tuple(dims), keepdim=True)
         top = torch.where(top > 0, top, 1.0)
-        # Larger numbers have no normal reciprocal.
-        return top * torch.linalg.vector_norm(x / top, 2, tuple(dims), True)
-    norm: Tensor = torch.linalg.vector_norm(x, 2, tuple(dims), True, dtype=torch.float64)
-    return norm
+    square = (x.double() / top).square().sum(tuple(dims), keepdim=True)
+    # The root of 0 has no gradient.
+    return torch.where(square > 0, square.clamp(min=torch.finfo(torch.float64).tiny).sqrt() * top, 0.0)
 
 
 def over_size(x: Tensor, dims: Sequence[int], roots: Tensor) -> Tensor:
@@ -110,8 +113,10 @@ def over_size(x: Tensor, dims: Sequence[int], roots: Tensor) -> Tensor:
 
 def over_length(size: Tensor, roots: Tensor, dtype: torch.dtype) -> Tensor:
     """`over_size` of features of this dtype whose norm is known."""
-    by: Tensor = roots / torch.where(size > _tiny(dtype), size, roots)
-    return by.to(_wide(dtype))
+    size = torch.where(size > _tiny(dtype), size, roots)
+    if dtype == torch.float64:  # in which the gradient of a quotient overflows
+        return (roots.sqrt() / size.sqrt()).square()
+    return (roots / size).to(_wide(dtype))
 
 
 def over_sizes(lengths: Tensor, group: Tensor, groups: int, roots: Tensor, dtype: torch.dtype) -> Tensor:

@@ -97,7 +97,7 @@ class NeuronPool(OnNeurons):
         pool = neurons.buckets.pool
         x = neurons.rows.index_select(0, pool.rows)
         if self.gain is not None:
-            x = scaled(x, over_size(x, (-1,), pool.one * self.channels**0.5) * self.gain.index_select(0, pool.gain).unsqueeze(1))
+            x = scaled(x, over_size(x, (-1,), pool.root) * self.gain.index_select(0, pool.gain).unsqueeze(1))
         none = x.new_zeros(len(pool.share), *x.shape[1:])
         mean = none.index_add(0, pool.node, x) * pool.share.to(x.dtype)
         # Not std: its gradient is infinite where all neurons are equal, or where there is one.

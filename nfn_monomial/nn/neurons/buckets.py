@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -49,7 +49,8 @@ class EdgeBucket(NamedTuple):
         ends: for each set the numbers of its ends, in the order of the grid's.
         shape: sizes of the axes; axes that belong to the same ends are one.
         grid: which axes each end has.
-        roots: ``(S, *ones)`` in float64, for each set the square root of the number of neurons that its edges lead to.
+        roots: ``(S, *ones)`` in float64, for each set the square root of the number of the channels of all neurons that
+            its edges lead to.
         entries: ``(S, *shape)``, for each edge its number among all entries of the layout's fields.
         mask: ``(S, *shape, 1, 1)``, false for padding; None without padding.
     """
@@ -116,7 +117,7 @@ class Pick(NamedTuple):
     index: Tensor | None
     counts: tuple[int, ...]
 
-    def of(self, parameter: Tensor | None) -> Sequence[Tensor | None]:
+    def of(self, parameter: Tensor | None) -> Sequence[Any]:
         """The slices for each bucket; None for each of no parameter."""
         if parameter is None:
             return [None] * len(self.counts)
@@ -124,10 +125,8 @@ class Pick(NamedTuple):
         return ordered.split(self.counts)
 
 
-def parts(picks: Sequence[Pick], modules: Iterable[nn.Module], *names: str) -> list[Iterator[Any]]:
-    """For each kind an iterator over its buckets: the slices of the parameters of these names in the kind's module."""
-    pairs = zip(picks, modules, strict=True)
-    return [zip(*[pick.of(parameter) for parameter in module(*names)], strict=True) for pick, module in pairs]
+ALL = Pick(None, (1,))
+"""The one slice that there is."""
 
 
 class Slices(NamedTuple):
@@ -160,7 +159,7 @@ class Norms(NamedTuple):
     Attributes:
         group: for each row the number of its group: streams of a node, invariants of a neuron.
         groups: how many groups there are.
-        roots: for each row the square root of the number of neurons of its group, ``(rows, 1)`` in float64.
+        roots: for each row the square root of the number of channels of all rows of its group, ``(rows, 1)`` in float64.
         gain: for each row the kind of its stream.
         opposite: the row of opposite charge, or the row itself.
         scaled: whether scales act on the row, ``(rows, 1)``; None where they act on none.
@@ -185,7 +184,7 @@ class Pool(NamedTuple):
         gain: the kind of its stream, among those of invariants and ``const``.
         share: ``(nodes, 1, 1)``, 1 / neurons.
         pick: of means of all nodes, their deviations and all invariants, what is kept.
-        one: 1 in float64.
+        root: float64, the square root of the number of channels.
     """
 
     rows: Tensor
@@ -193,7 +192,7 @@ class Pool(NamedTuple):
     gain: Tensor
     share: Tensor
     pick: Tensor
-    one: Tensor
+    root: Tensor
 
 
 class Buckets:
@@ -201,6 +200,7 @@ class Buckets:
 
     Attributes:
         layout: the fields that are arranged.
+        channels: of all streams.
         sizes: node -> its number of neurons, for each one that it is nested in.
         nodes: buckets of nodes, in the order of rows.
         edges: buckets of edges.
@@ -224,13 +224,15 @@ class Buckets:
 
     # A compiler follows methods of constants only if nothing can be put in their place.
     __slots__ = (
-        "_neurons", "_packed", "_rows", "_sum_rows", "_unpacked", "edges", "ends", "entries", "give", "invariant_rows",
+        "_neurons", "_packed", "_rows", "_sum_rows", "_unpacked", "channels", "edges", "ends", "entries", "give", "invariant_rows",
         "invariants", "layout", "nests", "nodes", "norms", "padded", "pool", "rows", "shapes", "sizes", "slices", "starts",
         "sums", "take", "take_two",
     )  # fmt: skip
 
-    def __init__(self, space: WeightSpace, sizes: Mapping[str, int], device: torch.device, padding: int, most: int):
-        self.layout, self.sizes = neuron_layout(space), dict(sizes)
+    def __init__(
+        self, space: WeightSpace, sizes: Mapping[str, int], channels: int, device: torch.device, padding: int, most: int
+    ) -> None:
+        self.layout, self.sizes, self.channels = neuron_layout(space), dict(sizes), channels
         shapes = [[sizes[axis.node] for axis in axes] for axes in self.layout.layout.types]
         counts = [math.prod(shape) for shape in shapes]
         self.shapes = list(map(tuple, shapes))
@@ -344,14 +346,15 @@ class Buckets:
             groups, at = _joined(edge)
             numbers = _numbered(self.shapes[number]) + self.starts[number]
             table, ends = _reshaped(numbers, groups), tuple(range(len(at)))
-            if len(ends) == 2 and table.shape[1] < table.shape[2]:
-                # What happens on an edge treats both ends alike.
-                table, ends = table.transpose(1, 2), (1, 0)
+            if len(groups) == 1 + len(ends):
+                # What happens on an edge treats all ends alike.
+                ends = tuple(sorted(ends, key=lambda end: -table.shape[1 + end]))
+                table = table.permute(0, *(1 + end for end in ends))
             tables[number] = table, ends
             patterns.setdefault(at, []).append((tuple(table.shape), number))
         buckets = []
         for at, sets in patterns.items():
-            for shape, numbers in merged(sets, padding if len(at) == 2 else 0):
+            for shape, numbers in merged(sets, padding if len(at[0]) == 2 else 0):
                 step = max(1, most // math.prod(shape))
                 for part in (numbers[i : i + step] for i in range(0, len(numbers), step)):
                     buckets.append(self._edge_bucket(part, shape, at, tables))
@@ -364,7 +367,7 @@ class Buckets:
         entries = torch.stack([_padded(tables[number][0], shape, self.entries) for number in sets])
         grid, ones = Grid(at, len(shape)), [1] * (len(shape) + 2)
         real = [tuple(tables[number][0].shape) for number in sets]
-        counts = [grid.count(of, order.index(0)) for of, order in zip(real, ends, strict=True)]
+        counts = [grid.count(of, order.index(0)) * self.channels for of, order in zip(real, ends, strict=True)]
         padded = bool((entries == self.entries).any())
         if padded:
             # Means are taken over padding as well.
@@ -468,7 +471,7 @@ class Buckets:
         share = torch.tensor([1 / max(1, len(of)) for of in rows], dtype=torch.float64).view(-1, 1, 1)
         kinds = self.layout.invariant_kinds
         gains = [*(kinds.index(plan.charges[-1]) for plan in self.layout.nodes.values()), len(kinds)]
-        return Pool(_joint(rows), node, torch.tensor(gains)[node], share, _joint(pick), torch.ones((), dtype=torch.float64))
+        return Pool(_joint(rows), node, torch.tensor(gains)[node], share, _joint(pick), torch.tensor(self.channels, dtype=torch.float64).sqrt())
 
     def _nests(self) -> tuple[Nest, ...]:
         alike: dict[tuple[int, int], list[int]] = {}
@@ -503,24 +506,19 @@ class Buckets:
         if self.layout.const:
             packed[-1], group[-1], gain[-1] = self.starts[-1], groups + 1, len(kinds)
         acts = bool(scaled.any())
-        return Norms(group, groups + 2, count.sqrt().unsqueeze(1), gain, opposite, scaled if acts else None, alone), packed
+        return Norms(group, groups + 2, (count * self.channels).sqrt().unsqueeze(1), gain, opposite, scaled if acts else None, alone), packed
 
 
-@dataclass(init=False, eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Neurons:
     """Neuron features in buckets: edges ``(S, *shape, B, C)`` for each bucket, and the rows ``(rows, B, C)``.
 
-    A pytree and a dataclass, as `Features` are.
+    A pytree and a dataclass, as `Features` are, so that transforms and ``torch.distributed`` see the tensors.
     """
-
-    __slots__ = ("buckets", "edges", "rows")
 
     buckets: Buckets
     edges: tuple[Tensor, ...]
     rows: Tensor
-
-    def __init__(self, buckets: Buckets, edges: tuple[Tensor, ...], rows: Tensor) -> None:
-        self.buckets, self.edges, self.rows = buckets, edges, rows
 
     def __add__(self, other: Neurons) -> Neurons:
         pairs = zip(self.edges, other.edges, strict=True)
@@ -563,18 +561,20 @@ def kept_apart(space: WeightSpace) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None and size <= APART}
 
 
-def buckets_of(space: WeightSpace, device: str, padding: int, most: int, *sizes: int) -> Buckets:
+def buckets_of(space: WeightSpace, channels: int, device: str, padding: int, most: int, *sizes: int) -> Buckets:
     """The arrangement of networks whose nodes have these sizes.
 
     Args:
         space: the networks' weight space.
+        channels: of all streams.
         device: of the indices.
         padding: entries of padding for which two shapes share a tensor.
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
     with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
-        return Buckets(space, dict(zip(space.nodes, sizes, strict=True)), torch.device(device), padding, most)
+        known = dict(zip(space.nodes, sizes, strict=True))
+        return Buckets(space, known, channels, torch.device(device), padding, most)
 
 
 def moved(thing: Any, device: torch.device) -> None:
@@ -586,10 +586,12 @@ def moved(thing: Any, device: torch.device) -> None:
 def _joined(edge: EdgeSet) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
     """The axes of edges in groups that belong to the same ends; and for each end the numbers of its groups.
 
-    With two ends there are three groups: of axes of both, of the first and of the last.
+    Where each axis belongs to one end or to all, there is one group of those that all share, and one of each end.
     """
     of_axis = [tuple([number for number, end in enumerate(edge.ends) if axis in end.at]) for axis in range(len(edge.axes))]
-    owners = [(0, 1), (0,), (1,)] if len(edge.ends) == 2 else list(dict.fromkeys(of_axis))
+    count = len(edge.ends)
+    alike = all(len(of) in (1, count) for of in of_axis)
+    owners = [tuple(range(count)), *((end,) for end in range(count))] if alike else list(dict.fromkeys(of_axis))
     groups = tuple([tuple([axis for axis, of in enumerate(of_axis) if of == owner]) for owner in owners])
     return groups, tuple([tuple([g for g, of in enumerate(owners) if end in of]) for end in range(len(edge.ends))])
 

@@ -104,13 +104,8 @@ class NeuronEmbedding(OnNeurons):
         Args:
             networks: `Features` of the space, or name -> ``(B, in_channels, *shape)``.
             extra: hidden node -> ``(B, *neurons, extra)``.
-            in_buckets: whether they stay in buckets, as layers hand them on to one another.
+            in_buckets: whether they come in buckets, as layers pass them on, or as `Features`.
         """
-        neurons = self.on(networks, extra)
-        return neurons if in_buckets else neurons.buckets.unpack(neurons)
-
-    def on(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
-        """The same in buckets."""
         if (extra is None) != (not self.extra):
             raise InvalidValueError(
                 f"NeuronEmbedding with extra={self.extra} was given {'no' if extra is None else 'an'} extra field"
@@ -140,15 +135,17 @@ class NeuronEmbedding(OnNeurons):
         edges = [x.unflatten(1, bucket.shape) for bucket, x in zip(buckets.edges, fields, strict=False)]
         into, rows = [entries.rows], [x.flatten(0, 1) for x in fields[count:]]
         if self.norms is not None:
+            added = self._norms(entries, raw)
             into += [buckets.invariant_rows]
-            rows += [x.to(fields[0].dtype) for x in self._norms(entries, raw)]
+            rows += [x.to(fields[0].dtype) for x in added]
         started = [p for p in (self.start, self.fixed) if p is not None]
         start = torch.cat([*started, self.mix.new_zeros(1, self.channels)]).index_select(0, entries.start)
         x = start.unsqueeze(1).expand(-1, first.shape[0], -1)
         if rows:
             new = torch.cat(rows)
             x = x.to(new.dtype).index_add(0, torch.cat(into), new)
-        return Neurons(buckets, tuple(edges), x)
+        neurons = Neurons(buckets, tuple(edges), x)
+        return neurons if in_buckets else buckets.unpack(neurons)
 
     def _norms(self, entries: Entries, raw: list[Tensor]) -> list[Tensor]:
         """Logarithms of squared norms of weights in and out and of parameters of one end, mapped: rows of ``inv``."""

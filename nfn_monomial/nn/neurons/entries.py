@@ -167,21 +167,22 @@ class Entries:
 
 
 def entries_of(
-    space: WeightSpace, channels: int, extra: Extra, device: str, padding: int, most: int, *sizes: int
+    space: WeightSpace, in_channels: int, extra: Extra, channels: int, device: str, padding: int, most: int, *sizes: int
 ) -> Entries:
-    """Where the numbers of networks lie; see `buckets_of` for the last four.
+    """Where the numbers of networks lie; see `buckets_of` for the last five.
 
     Args:
         space: the networks' weight space.
-        channels: of the networks.
+        in_channels: channels of the networks.
         extra: further features of neurons, whose numbers follow those of the parameters.
+        channels: of all streams.
         device: of the indices.
         padding: entries of padding for which two shapes share a tensor.
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
     with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
-        entries = Entries(space, space.once(buckets_of, "cpu", padding, most, *sizes), channels, extra, padding)
-        entries.buckets = space.once(buckets_of, device, padding, most, *sizes)
+        entries = Entries(space, space.once(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding)
+        entries.buckets = space.once(buckets_of, channels, device, padding, most, *sizes)
         moved(entries, torch.device(device))
     return entries

@@ -67,7 +67,7 @@ class OnNeurons(nn.Module):
             padding, most = 64 * padding, 2**62
         known = {name: node.size or 1 for name, node in self.space.nodes.items()} | sizes
         # Constants to a compiler, even where it takes sizes for variables.
-        return str(like.device), padding, most, *(hash(known[name]) for name in self.space.nodes)
+        return self.channels, str(like.device), padding, most, *(hash(known[name]) for name in self.space.nodes)
 
     def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
         """`WeightSpace.once`; a compiler sees only what comes back, and watches nothing that others make."""

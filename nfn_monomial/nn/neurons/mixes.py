@@ -6,24 +6,22 @@ layers of graphs have one slice for all.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from nfn_monomial.nn.edges import mixed
+from nfn_monomial.nn.edges import Matrices, mixed
 
+from .buckets import Pick
 from .layout import NodeKind
 
 
 class Stacked(nn.Module):
-    """Slices of parameters, which start as those of `torch.nn.Linear` do."""
-
-    def forward(self, *names: str) -> tuple[Tensor | None, ...]:
-        """Parameters by name. Layers read them by a call, so that hooks are run, such as those of pruning."""
-        return tuple([getattr(self, name) for name in names])
+    """Slices of parameters, which start as those of `torch.nn.Linear` do. Called, they give the slices of each bucket."""
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
@@ -74,6 +72,11 @@ class EdgeMessages(Stacked):
         self.gate = nn.Parameter(torch.empty(slices, channels, channels)) if updates else None
         self.reset_parameters()
 
+    def forward(self, ends: Pick, edges: Pick) -> tuple[Iterator[Tensor], Iterator[Matrices]]:
+        """The slices of ``ends`` for each group of ends, and the others for each bucket of edges."""
+        matrices = zip(edges.of(self.hidden), edges.of(self.bias), edges.of(self.gate), strict=True)
+        return iter(ends.of(self.ends)), itertools.starmap(Matrices, matrices)
+
     def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
         return [(parameter, self.hidden.shape[-1]) for parameter in self.parameters()]
 
@@ -102,6 +105,10 @@ class NeuronUpdate(Stacked):
         self.inv = nn.Parameter(torch.empty(slices, (2 + kind.pairs) * channels, channels))
         self.bias = nn.Parameter(torch.empty(slices, channels))
         self.reset_parameters()
+
+    def forward(self, mixes: Pick, nodes: Pick) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
+        """For each bucket of nodes the slices of ``mixes``, ``inv`` and ``bias``, as `updated` takes them."""
+        return zip(mixes.of(self.mixes), nodes.of(self.inv), nodes.of(self.bias), strict=True)
 
     def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
         inputs = self.inv.shape[1]
@@ -169,6 +176,10 @@ class NeuronGate(Stacked):
         self.out = nn.Parameter(torch.empty(slices, 2 * channels, width))
         self.out_bias = nn.Parameter(torch.empty(slices, width))
         self.reset_parameters()
+
+    def forward(self, nodes: Pick) -> Iterator[tuple[Tensor, ...]]:
+        """For each bucket of nodes the slices of all parameters, as `gated` takes them."""
+        return zip(*[nodes.of(p) for p in (self.hidden, self.hidden_bias, self.out, self.out_bias)], strict=True)
 
     def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
         before, behind = self.hidden.shape[1], self.out.shape[1]

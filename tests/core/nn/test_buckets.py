@@ -61,7 +61,7 @@ def test_every_arrangement_computes_the_same(space, seed):
 @over_spaces
 def test_packing_is_undone_and_padding_stays_zero(padding, large, space, seed):
     sizes = [node.size or 1 for node in space.nodes.values()]
-    buckets = buckets_of(space, "cpu", padding, max(1, large), *sizes)
+    buckets = buckets_of(space, 2, "cpu", padding, max(1, large), *sizes)
     x = random_neurons(space, 2, 3, seed)
     packed = buckets.pack(x)
     assert all(map(torch.equal, buckets.unpack(packed).tensors, x.tensors))
@@ -76,7 +76,7 @@ def test_packing_is_undone_and_padding_stays_zero(padding, large, space, seed):
 def test_shapes_are_joined_as_far_as_padding_may_go():
     sizes, counts = [node.size for node in RAGGED.nodes.values()], []
     for padding in (0, 8, 20, 2**30):
-        buckets = buckets_of(RAGGED, "cpu", padding, 2**62, *sizes)
+        buckets = buckets_of(RAGGED, 2, "cpu", padding, 2**62, *sizes)
         entries = sum(math.prod(shape) for shape in buckets.shapes[: len(buckets.layout.edges)])
         padded = sum(bucket.entries.numel() for bucket in buckets.edges)
         counts.append(len(buckets.edges))
@@ -85,7 +85,7 @@ def test_shapes_are_joined_as_far_as_padding_may_go():
     assert counts == sorted(counts, reverse=True)
     assert counts[-1] == 1
     equal = WeightSpace.mlp([2, 5, 5, 5, 2], "relu")
-    assert len(buckets_of(equal, "cpu", 0, 2**62, 2, 5, 5, 5, 2).edges) == 2
+    assert len(buckets_of(equal, 2, "cpu", 0, 2**62, 2, 5, 5, 5, 2).edges) == 2
 
 
 @over_spaces
