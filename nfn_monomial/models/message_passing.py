@@ -177,7 +177,7 @@ class MessagePassingEditor(_OnBalanced):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sets the size of the change to what it starts with."""
+        """Sets the size of the change to its initial one; layers have such methods of their own."""
         nn.init.constant_(self.scale, self.init_scale)
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:

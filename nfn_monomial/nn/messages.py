@@ -132,7 +132,7 @@ class MessagePassing(NeuronLayer):
                 children = x.index_select(0, nest.children).unflatten(0, (*parents.shape[:2], -1))
                 ups, downs = mixed(children.mean(2), up), mixed(parents, down).unsqueeze(2).expand_as(children)
                 new_inv = torch.cat([ups.flatten(0, 1), downs.flatten(0, 2)])
-                rows = rows.index_add(0, torch.cat([nest.parents, nest.children]), new_inv)
+                rows = rows.index_add(0, torch.cat([nest.parents, nest.children]), new_inv.to(rows.dtype))
         return rows if self.const is None else self._with_const(neurons, rows)
 
     def _with_const(self, neurons: Neurons, rows: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class MessagePassing(NeuronLayer):
         if nodes:
             into = torch.stack([x.index_select(0, at).mean(0) for at in nodes]).mean(0, keepdim=True)
             at = torch.cat(nodes)
-            rows = rows.index_add(0, at, out.expand(len(at), -1, -1))
+            rows = rows.index_add(0, at, out.to(rows.dtype).expand(len(at), -1, -1))
         return torch.cat([rows[:-1], into @ self.const[1]])
 
     def extra_repr(self) -> str:

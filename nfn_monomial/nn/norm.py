@@ -31,14 +31,16 @@ class EquivariantNorm(NeuronLayer):
         channels: of all streams.
 
     Attributes:
-        edge_gain: ``(C,)``.
+        edge_gain: ``(C,)``; None where there are no edges.
         gain: ``(kinds, C)``, of the kinds of streams, then of ``const`` where there is one.
     """
+
+    edge_gain: nn.Parameter
 
     @checked
     def __init__(self, space: WeightSpace, channels: Count) -> None:
         super().__init__(space, channels)
-        self.edge_gain = nn.Parameter(torch.ones(channels))
+        self.register_parameter("edge_gain", nn.Parameter(torch.ones(channels)) if self.neurons.edges else None)
         self.gain = nn.Parameter(torch.ones(len(self.neurons.stream_kinds) + self.neurons.const, channels))
 
     def reset_parameters(self) -> None:
@@ -127,14 +129,18 @@ def over_sizes(lengths: Tensor, group: Tensor, groups: int, roots: Tensor, dtype
         roots: of each row, see `over_size`, ``(rows, 1)``.
         dtype: of the features.
     """
-    none, top = lengths.new_zeros(groups, lengths.shape[1]), None
-    if dtype == torch.float64:  # in which squares overflow
-        top = none.index_add(0, group, lengths.detach()).index_select(0, group)
-        lengths = lengths / torch.where(top > 0, top, 1.0)
-    square = none.index_add(0, group, lengths.square()).index_select(0, group)
-    # The root of 0 has no gradient.
-    size = square.clamp(min=torch.finfo(torch.float64).tiny).sqrt()
-    return over_length(size if top is None else size * top, roots, dtype)
+    none = lengths.new_zeros(groups, lengths.shape[1])
+    if dtype != torch.float64:
+        square = none.index_add(0, group, lengths.square()).index_select(0, group)
+        # The root of 0 has no gradient.
+        return over_length(square.clamp(min=torch.finfo(torch.float64).tiny).sqrt(), roots, dtype)
+    # Squares overflow, of lengths and, in a gradient, of sizes.
+    top = none.index_add(0, group, lengths.detach()).index_select(0, group)
+    alive = top > _tiny(dtype)
+    top = torch.where(alive, top, 1.0)
+    square = none.index_add(0, group, (lengths / top).square()).index_select(0, group)
+    by = over_length(torch.where(alive, square, 1.0).sqrt(), roots, dtype) / top
+    return torch.where(alive, by, 1.0)
 
 
 def _tiny(dtype: torch.dtype) -> float:
@@ -185,7 +191,10 @@ class _Normed(torch.autograd.Function):
     @staticmethod
     def _differentiable(x: Tensor, gain: Tensor, group: Tensor, groups: int, roots: Tensor, by_y: Tensor) -> Sequence[Tensor]:
         x, gain = x.view_as(x), gain.view_as(gain)
-        by = over_sizes(length(x, (-1,)).squeeze(-1), group, groups, roots, x.dtype).unsqueeze(-1)
+        # The norm of 0 has no second derivative.
+        dead = ~x.detach().any(-1, keepdim=True)
+        lengths = torch.where(dead, 0.0, length(torch.where(dead, 1.0, x), (-1,)))
+        by = over_sizes(lengths.squeeze(-1), group, groups, roots, x.dtype).unsqueeze(-1)
         return torch.autograd.grad(scaled(x, by * gain.unsqueeze(1)), (x, gain), by_y, create_graph=True)
 
 

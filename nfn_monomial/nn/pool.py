@@ -104,7 +104,7 @@ class NeuronPool(OnNeurons):
         top = away.detach().abs().amax(0).clamp(min=1)  # whose squares may overflow
         square = none.index_add(0, pool.node, (away / top).square()) * pool.share.to(x.dtype)
         # Not std: its gradient is infinite where all neurons are equal, or where there is one.
-        deviation = (square + 1e-6 / top / top).sqrt() * top
+        deviation = (square + 1e-6 / top / top).clamp(min=torch.finfo(x.dtype).tiny).sqrt() * top
         return torch.cat([mean, deviation, x]).index_select(0, pool.pick).movedim(1, 0).flatten(1)
 
     def extra_repr(self) -> str:

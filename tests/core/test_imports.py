@@ -50,7 +50,7 @@ LINES = {
     "import nfn_monomial.nn, nfn_monomial.models, nfn_monomial.canonical, nfn_monomial.read": 500,
     "import nfn_monomial.space": 4_000,
     "from nfn_monomial import EquivariantLinear": 5_000,
-    "import nfn_monomial.adapters.nfn": 6_500,
+    "import nfn_monomial.adapters.nfn": 6_800,
     "import nfn_monomial.adapters.modules": 5_000,
     "from nfn_monomial.adapters.pyg import to_graph": 5_500,
     "from nfn_monomial.adapters.pyg import MonomialGNN": 7_000,

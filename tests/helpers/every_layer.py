@@ -1,6 +1,9 @@
 """Every layer and model of the core, small, on any space, and random features of what it takes."""
 
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import (
@@ -50,6 +53,7 @@ EQUIVARIANT = {
     "norm": lambda s: EquivariantNorm(s, 3),
     "block": lambda s: MessageBlock(s, 2),
     "block, tied": lambda s: MessageBlock(s, 2, tied=True, norm=False),
+    "block, last": lambda s: MessageBlock(s, 2, last=True),
     "EquivariantNFN": lambda s: EquivariantNFN(s, (3,), init_scale=1.0),
     "EquivariantNFN, factored": lambda s: EquivariantNFN(s, (3,), io="factored", init_scale=1.0),
     "MessagePassingEditor": lambda s: MessagePassingEditor(s, 2, 1, init_scale=1.0),
@@ -59,6 +63,7 @@ INVARIANT = {
     "pool": lambda s: InvariantPool(s, 2),
     "pool, sum": lambda s: InvariantPool(s, 2, "sum"),
     "neuron pool": lambda s: NeuronPool(s, 2),
+    "neuron pool, normed": lambda s: NeuronPool(s, 2, norm=True),
     "MonomialNFN": lambda s: MonomialNFN(s, (3, 2), hidden=8),
     "MonomialNFN, factored": lambda s: MonomialNFN(s, (3,), hidden=8, io="factored", kind="square", reduce="sum"),
     "MessagePassingNFN": lambda s: MessagePassingNFN(s, 2, 2, hidden=8),
@@ -164,3 +169,38 @@ def of_heads(symmetry):
     nodes |= {name: Node((Symmetry.SCALE,), 3, "head") for name in "kv"}
     out = (Axis("s"), (Axis("head", 0), Axis("v", -1)))
     return WeightSpace(nodes, {"qkv": (rows, Axis("s", -1)), "bias": (rows,), "out": out})
+
+
+def transformer(symmetry=Symmetry.SCALE):
+    """Heads in which queries move on their own, a gain in front of them, a vocabulary, three axes, none."""
+    nodes = {
+        "words": Node((Symmetry.FIXED,), 7),
+        "stream": Node((Symmetry.PERMUTATION, symmetry), 3),
+        "heads": Node((Symmetry.PERMUTATION,), 2),
+        "q": Node((symmetry,), 2, "heads"),
+        "experts": Node((Symmetry.PERMUTATION,), 2),
+    }
+    query, key = (Axis("heads", 0), Axis("q", 1)), (Axis("heads", 0), Axis("q", -1))
+    parameters = {
+        "embedding": (Axis("words", -1), Axis("stream", (1, 0))),
+        "gain": (Axis("stream", (0, 1)),),
+        "query_key": (Sum((query, key)), Axis("stream", (-1, -1))),
+        "grouped": (query, Axis("q", -1), 2),
+        "expert": (Axis("experts", 0), Axis("stream", (1, 0)), Axis("stream", (-1, -1))),
+        "temperature": (2,),
+    }
+    return WeightSpace(nodes, parameters)
+
+
+RAGGED = WeightSpace.mlp([2, 5, 9, 4, 5, 1], ["relu", "tanh", "gelu", "relu"])
+NUMBERS = WeightSpace({"h": (Symmetry.PERMUTATION, 3)}, {"a": (2,), "b": (3, 1)})
+HEADS = [of_heads(symmetry) for symmetry in (Symmetry.FIXED, Symmetry.PERMUTATION)]
+RARE = [RAGGED, EXPERTS, *HEADS, transformer(), transformer(Symmetry.MONOMIAL), NUMBERS]
+"""Spaces that have what is rare in random ones: widths that differ, nests, hyperedges, numbers, neurons that stay."""
+
+
+def over_spaces(test):
+    """A test of a space and a seed: random spaces, and those that have what is rare in them."""
+    for space in RARE:
+        test = example(space, 0)(test)
+    return given(all_spaces(), st.integers(0, 10**6))(test)

@@ -572,7 +572,7 @@ def buckets_of(space: WeightSpace, channels: int, device: str, padding: int, mos
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
-    with _disable_current_modes(), torch.device("cpu"):
+    with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
         known = dict(zip(space.nodes, sizes, strict=True))
         return Buckets(space, known, channels, torch.device(device), padding, most)
 

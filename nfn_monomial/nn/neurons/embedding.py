@@ -137,7 +137,7 @@ class NeuronEmbedding(OnNeurons):
         if self.norms is not None:
             added = self._norms(entries, raw)
             into += [buckets.invariant_rows]
-            rows += added
+            rows += [x.to(fields[0].dtype) for x in added]
         started = [p for p in (self.start, self.fixed) if p is not None]
         start = torch.cat([*started, self.mix.new_zeros(1, self.channels)]).index_select(0, entries.start)
         x = start.unsqueeze(1).expand(-1, first.shape[0], -1)
@@ -212,6 +212,9 @@ class NeuronReadout(OnNeurons):
         fields += [x.view(g.shape[0], g.shape[1], *x.shape[1:]) for g, x in zip(entries.groups[len(fields) :], streams, strict=True)]
         each = zip(entries.groups, fields, matrices, strict=True)
         out = [mixed(x, w.view(g.shape[0], g.shape[2], -1).mT).transpose(-1, -2).flatten(0, 2) for g, x, w in each]
+        if not streams:
+            # Gradients of 0, not none, for what made the neurons: parallel training waits for all.
+            out.append(neurons.rows[:0, :, 0])
         numbers = torch.cat(out).index_select(0, entries.back).T
         shapes = {name: self.space.shape_of(name, sizes) for name in self.space.parameters}
         parts = numbers.split([self.out_channels * math.prod(shape) for shape in shapes.values()], 1)

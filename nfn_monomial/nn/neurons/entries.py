@@ -181,8 +181,8 @@ def entries_of(
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
-    with _disable_current_modes(), torch.device("cpu"):
-        entries = Entries(space, buckets_of(space, channels, "cpu", padding, most, *sizes), in_channels, extra, padding)
+    with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
+        entries = Entries(space, space.once(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding)
         entries.buckets = space.once(buckets_of, channels, device, padding, most, *sizes)
         moved(entries, torch.device(device))
     return entries

@@ -61,7 +61,8 @@ class OnNeurons(Layer):
         if torch.compiler.is_compiling():
             padding, most = PADDING // (8 * entry), 2**62
         else:
-            entry *= max(1, like.shape[0])
+            # A power of 2, so that batches of other sizes seldom need another arrangement.
+            entry *= 1 << (max(1, like.shape[0]) - 1).bit_length()
             padding, most = PADDING // entry, max(1, LARGE // entry)
         if like.device.type != "cpu":
             padding, most = 64 * padding, 2**62
@@ -77,10 +78,12 @@ class OnNeurons(Layer):
         self._shelve(name, make, *arguments)
         return getattr(self._shelf, name)  # type: ignore[no-any-return]
 
-    @torch.compiler.assume_constant_result  # type: ignore[misc]  # not typed
     def _shelve(self, name: str, make: Callable[..., object], *arguments: Hashable) -> bool:
         setattr(self._shelf, name, self.space.once(make, *arguments))
         return True
+
+    # What `torch.compiler.assume_constant_result` does, which would import the compiler.
+    _shelve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}"

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from every_layer import NUMBERS, RAGGED, over_spaces, random_neurons, transformer
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_spaces
@@ -19,7 +20,7 @@ from nfn_monomial.models import (
     recompute_blocks,
 )
 from nfn_monomial.models.blocks import Blocks
-from nfn_monomial.nn import Augment
+from nfn_monomial.nn import Augment, EquivariantNorm, MessageBlock, NeuronPool
 from nfn_monomial.testing import assert_invariant, random_networks
 
 
@@ -209,3 +210,69 @@ def test_less_is_kept():
     kept = saved_bytes(model, networks)
     recompute_blocks(model)
     assert saved_bytes(model, networks) < 0.5 * kept
+
+
+SMALL = {
+    "MessagePassingNFN": lambda space: MessagePassingNFN(space, 3, 2, hidden=8, append_stats=True),
+    "MessagePassingNFN, tied": lambda space: MessagePassingNFN(space, 3, 1, hidden=8, tied=True, norm=False),
+    "MessagePassingEditor": lambda space: MessagePassingEditor(space, 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@over_spaces
+def test_every_parameter_has_a_gradient(name, space, seed):
+    """Also those of last blocks, and where there are no neurons, so that several processes can train a model."""
+    torch.manual_seed(seed)
+    model = SMALL[name](space).double()
+    outputs = pytree.tree_leaves(model(random_networks(space, 2, generator=generator(seed))))
+    sum(t.square().sum() for t in outputs).backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None or not p.numel()]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("space", [RAGGED, NUMBERS, transformer()], ids=str)
+def test_models_are_made_without_memory_and_drawn_later(name, space):
+    with torch.device("meta"):
+        model = SMALL[name](space)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(torch.nan)
+    for module in model.modules():
+        if callable(getattr(module, "reset_parameters", None)):
+            module.reset_parameters()
+    assert not [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]
+    x = random_networks(space, 2, dtype=torch.float32, generator=generator())
+    assert all(bool(t.isfinite().all()) for t in pytree.tree_leaves(model(x)))
+
+
+SCALES = [
+    *((torch.float16, scale) for scale in (1e-6, 1e-3, 1.0, 2e4)),
+    *((torch.float32, scale) for scale in (1e-40, 1e-30, 1e-20, 1.0, 1e15, 1e19, 1e30, 1e36)),
+    *((torch.float64, scale) for scale in (1e-310, 1e-200, 1e-100, 1e100, 1e150, 1e200, 1e300)),
+]
+LAYERS = {
+    "norm": lambda space: EquivariantNorm(space, 3),
+    "block": lambda space: MessageBlock(space, 3),
+    "pool": lambda space: NeuronPool(space, 3, norm=True),
+    "MessagePassingNFN": lambda space: MessagePassingNFN(space, 3, 2, hidden=8),
+    "MessagePassingEditor": lambda space: MessagePassingEditor(space, 3, 2),
+}
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("symmetry", ["relu", "tanh", "gelu"])
+def test_finite_at_every_scale_that_a_dtype_holds(symmetry, name, dtype, scale):
+    """Outputs and gradients of features, or networks, that are as large or small as floats are."""
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 8, 8, 1], symmetry)
+    layer = LAYERS[name](space).to(dtype)
+    x = random_networks(space, 2, generator=generator()) if name[0].isupper() else random_neurons(space, 3, 2)
+    x = pytree.tree_map(lambda t: (t.clamp(-3, 3) * scale).to(dtype).requires_grad_(), x)
+    outputs = pytree.tree_leaves(layer(x))
+    assert all(bool(t.isfinite().all()) for t in outputs)
+    sum(t.sum() / t.numel() for t in outputs).backward()
+    gradients = [t.grad for t in (*pytree.tree_leaves(x), *layer.parameters())]
+    assert all(g is None or bool(g.isfinite().all()) for g in gradients)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_layer import generator, random_neurons
+from every_layer import generator, random_neurons, transformer
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_spaces
@@ -17,9 +17,8 @@ from nfn_monomial import (
     WeightSpace,
 )
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout, neuron_layout
-from nfn_monomial.nn import edges as of_edges
+from nfn_monomial.nn.neurons.layout import kinds_of
 from nfn_monomial.running import relative_error
-from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_equivariant, random_element, random_networks
 
 any_networks = all_spaces()
@@ -27,27 +26,44 @@ channels = st.integers(1, 3)
 seeds = st.integers(0, 10**6)
 
 
-@given(any_networks, channels, st.booleans(), st.sampled_from([0, 2**18]), seeds)
-def test_a_block_is_its_layers_one_after_the_other(space, width, norm, size, seed):
-    """Values and gradients, whether or not the edges are scaled and added to in blocks of messages."""
+@given(any_networks, channels, st.booleans(), st.booleans(), seeds)
+def test_a_block_is_its_layers_one_after_the_other(space, width, norm, last, seed):
+    """Values and gradients, whether the block does all at once or, because they have hooks, calls its layers."""
     torch.manual_seed(seed)
-    count, fields = len(neuron_layout(space).edges), len(neuron_layout(space).layout)
-    block = MessageBlock(space, width, norm=norm).double()
-    read = MessageBlock(space, width, norm=norm, reads=range(count, fields)).double()
-    read.load_state_dict(block.state_dict(), strict=False)
+    block = MessageBlock(space, width, norm=norm, last=last).double()
     x = random_neurons(space, width, 3, seed).map(lambda t: t.requires_grad_())
     y = x if block.norm is None else block.norm(x)
-    expected = x + block.gate(y + block.messages(y))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_edges, "BLOCK", size)
-        found, unchanged = block(x), read(x)
-        both = [
-            torch.autograd.grad([t.sum() for t in f.tensors], x.tensors, materialize_grads=True)
-            for f in (found, expected)
-        ]
-    torch.testing.assert_close((found.tensors, both[0]), (expected.tensors, both[1]), rtol=1e-10, atol=1e-10)
-    assert all(a is b for a, b in zip(unchanged.tensors[:count], x.tensors[:count], strict=True))
-    torch.testing.assert_close(unchanged.tensors[count:], expected.tensors[count:], rtol=1e-10, atol=1e-12)
+    outputs = [block(x)]
+    handle = block.messages.register_forward_hook(lambda module, given, out: None)
+    outputs.append(block(x))
+    handle.remove()
+    if not last:
+        outputs.append(x + block.gate(y + block.messages(y)))
+    leaves = [*x.tensors, *block.parameters()]
+    options = {"allow_unused": True, "materialize_grads": True}
+    both = [torch.autograd.grad([t.square().sum() for t in f.tensors], leaves, **options) for f in outputs]
+    for out, gradients in zip(outputs, both, strict=True):
+        torch.testing.assert_close((out.tensors, gradients), (outputs[0].tensors, both[0]), rtol=1e-10, atol=1e-10)
+
+
+@given(any_networks, channels, st.booleans(), seeds)
+def test_a_last_block_makes_the_same_invariants_and_leaves_edges(space, width, norm, seed):
+    """Its parameters are a part of those of any other block."""
+    block, last = (MessageBlock(space, width, norm=norm, last=last).double() for last in (False, True))
+
+    def part(name, p):
+        if name.endswith(".ends"):
+            return p[:, [0, 2]]
+        return p[..., -width:] if ".gates." in name and ".out" in name else p
+
+    state = {name: part(name, p) for name, p in block.state_dict().items()}
+    last.load_state_dict({name: p for name, p in state.items() if not name.endswith("gate")})
+    x, neurons = random_neurons(space, width, 3, seed), neuron_layout(space)
+    found, expected = last(x), block(x)
+    assert all(map(torch.equal, found.tensors[: len(neurons.edges)], x.tensors[: len(neurons.edges)]))
+    fields = [neurons.stream(node) for node in neurons.nodes] + [-1] * neurons.const
+    for field in fields:
+        torch.testing.assert_close(found.tensors[field], expected.tensors[field], rtol=1e-10, atol=1e-12)
 
 
 def hand_set(space, width):
@@ -56,8 +72,8 @@ def hand_set(space, width):
     with torch.no_grad():
         for p in layer.parameters():
             p.zero_()
-        layer.edges["all"].ends[1].against.weight.copy_(torch.eye(width))
-        layer.nodes["all"].mixes[0].weight.copy_(torch.eye(width))
+        layer.edges["2"].ends[1, 0] = torch.eye(width)  # of the source, the stream against the edges' charge
+        layer.nodes[0].mixes[0] = torch.eye(width)
     return layer
 
 
@@ -108,34 +124,13 @@ def test_backward_messages_are_the_gradient_of_a_linear_network():
     with torch.no_grad():
         for p in layer.parameters():
             p.zero_()
-        layer.edges["all"].ends[0].against.weight.fill_(1)
-        layer.nodes["all"].mixes[1].weight.fill_(1)
+        layer.edges["2"].ends[0, 0] = 1
+        layer.nodes[0].mixes[1] = 1
     tensors = list(random_neurons(space, 1, 2).tensors)
     tensors[:2] = [networks[f"weight.{i}"][:, 0, ..., None] for i in range(2)]
     once = layer(Features(neurons.layout, tuple(tensors)))
     seed = tensors[neurons.stream("y", -1)]
     torch.testing.assert_close(once.tensors[neurons.stream("h1", -1)], networks["weight.1"][:, 0].mT @ seed)
-
-
-def transformer(symmetry=Symmetry.SCALE):
-    """Heads in which queries move on their own, a gain in front of them, a vocabulary, three axes, none."""
-    nodes = {
-        "words": Node((Symmetry.FIXED,), 7),
-        "stream": Node((Symmetry.PERMUTATION, symmetry), 3),
-        "heads": Node((Symmetry.PERMUTATION,), 2),
-        "q": Node((symmetry,), 2, "heads"),
-        "experts": Node((Symmetry.PERMUTATION,), 2),
-    }
-    query, key = (Axis("heads", 0), Axis("q", 1)), (Axis("heads", 0), Axis("q", -1))
-    parameters = {
-        "embedding": (Axis("words", -1), Axis("stream", (1, 0))),
-        "gain": (Axis("stream", (0, 1)),),
-        "query_key": (Sum((query, key)), Axis("stream", (-1, -1))),
-        "grouped": (query, Axis("q", -1), 2),
-        "expert": (Axis("experts", 0), Axis("stream", (1, 0)), Axis("stream", (-1, -1))),
-        "temperature": (2,),
-    }
-    return WeightSpace(nodes, parameters)
 
 
 @pytest.mark.parametrize("symmetry", [Symmetry.MONOMIAL, Symmetry.PERMUTATION])
@@ -179,8 +174,12 @@ def test_three_ends_contract_all_but_one():
     space = transformer()
     layer = MessagePassing(space, 1).double()
     with torch.no_grad():
-        for name, p in layer.named_parameters():
-            p.fill_(float("stream_from_experts_stream.ends" in name or "nodes.stream.mixes" in name))
+        for p in layer.parameters():
+            p.zero_()
+        layer.edges["3"].ends.fill_(1)
+        kinds = zip(layer.nodes, kinds_of(layer.neurons, tied=False).nodes.values(), strict=True)
+        (of_stream,) = (update for update, nodes in kinds if "stream" in nodes)
+        of_stream.mixes[: of_stream.kind.summed] = 1
     x = random_neurons(space, 1)
     fields = {edge.key: t for edge, t in zip(layer.neurons.edges, x.tensors, strict=False)}
     edge = next(edge for edge in layer.neurons.edges if len(edge.ends) == 3)

@@ -6,7 +6,7 @@ from every_layer import random_features
 
 from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.nn import neuron_layout
-from nfn_monomial.nn.norm import by_size
+from nfn_monomial.nn.norm import over_size
 from nfn_monomial.testing import assert_equivariant
 
 SYMMETRIES = pytest.mark.parametrize("symmetry", ["relu", "tanh", "linear", "gelu", ["relu", "tanh"]], ids=str)
@@ -109,12 +109,11 @@ def test_sizes_are_the_same_on_both_sides_of_what_is_squared_as_it_is(dtype, lim
     factor = getattr(limits, limit) ** (share / 4)
     plain = torch.randn(3, 5, 4, dtype=dtype, generator=torch.Generator().manual_seed(0)).requires_grad_()
     moved = (plain.detach() * factor).requires_grad_()
-    expected, found = (by_size(x, (2,), (1,)) for x in (plain, moved))
+    one = torch.ones((), dtype=torch.float64)
+    expected, found = (over_size(x, (1, 2), one) for x in (plain, moved))
     close = {"rtol": 100 * limits.eps, "atol": 0.0}
     torch.testing.assert_close(found * factor, expected, **close)
-    torch.testing.assert_close(
-        expected.square() * plain.square().sum((1, 2), True) / 4, torch.ones_like(expected), **close
-    )
+    torch.testing.assert_close(expected.square() * plain.square().sum((1, 2), True), torch.ones_like(expected), **close)
     by = [torch.autograd.grad(f.log().sum(), x)[0] for f, x in ((expected, plain), (found, moved))]
     torch.testing.assert_close(by[1] * factor, by[0], rtol=1000 * limits.eps, atol=limits.eps)
 
