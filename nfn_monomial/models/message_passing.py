@@ -41,7 +41,9 @@ class _MessageBody(nn.Module):
         super().__init__()
         extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
-        blocks = [MessageBlock(space, channels, tied=tied, norm=norm, last=last and i == layers - 1) for i in range(layers)]
+        blocks = [
+            MessageBlock(space, channels, tied=tied, norm=norm, last=last and i == layers - 1) for i in range(layers)
+        ]
         self.blocks = Blocks(*blocks)
 
     def forward(self, networks: Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:

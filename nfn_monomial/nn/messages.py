@@ -65,7 +65,9 @@ class MessagePassing(NeuronLayer):
         kinds = kinds_of(self.neurons, tied)
         slices = {ends: 1 + max(of.values()) for ends, of in kinds.edges.items()}
         self.edges = nn.ModuleDict({str(ends): EdgeMessages(channels, n, ends, not last) for ends, n in slices.items()})
-        self.nodes = nn.ModuleList(NeuronUpdate(channels, kind, 1 + max(of.values())) for kind, of in kinds.nodes.items())
+        self.nodes = nn.ModuleList(
+            NeuronUpdate(channels, kind, 1 + max(of.values())) for kind, of in kinds.nodes.items()
+        )
         nests = len(self.neurons.nests) if not tied else min(1, len(self.neurons.nests))
         self.up, self.down = (nn.Parameter(torch.empty(nests, channels, channels)) if nests else None for _ in range(2))
         self.const = nn.Parameter(torch.empty(2, channels, channels)) if self.neurons.const else None
@@ -84,7 +86,11 @@ class MessagePassing(NeuronLayer):
         return self.updates(neurons)
 
     def updates(
-        self, neurons: Neurons, norm: EquivariantNorm | None = None, frames: Tensor | None = None, residual: bool = False
+        self,
+        neurons: Neurons,
+        norm: EquivariantNorm | None = None,
+        frames: Tensor | None = None,
+        residual: bool = False,
     ) -> Neurons:
         """Neuron features -> their updates.
 
@@ -99,7 +105,9 @@ class MessagePassing(NeuronLayer):
         of_kinds = [module(of_ends, of_edges) for module, of_ends, of_edges in modules]
         scales = None if norm is None or frames is None else norm.edge_scales(neurons, frames)
         edges, sums = list(neurons.edges), []
-        for i, (bucket, ends) in enumerate(zip(buckets.edges, self._brought(neurons, [of for of, _ in of_kinds]), strict=True)):
+        for i, (bucket, ends) in enumerate(
+            zip(buckets.edges, self._brought(neurons, [of for of, _ in of_kinds]), strict=True)
+        ):
             size = None if norm is None or scales is not None else Size(norm.edge_gain, bucket.roots)
             matrices, scale = next(of_kinds[bucket.kind][1]), None if scales is None else scales[i]
             at_ends, edges[i] = exchange(bucket.grid, edges[i], ends, matrices, size, scale, residual, bucket.mask)
@@ -231,5 +239,9 @@ class MessageBlock(NeuronLayer):
         y = neurons if self.norm is None else self.norm(neurons)
         update = self.messages(y)
         if self.last:
-            return Neurons(neurons.buckets, neurons.edges, neurons.rows + self.gate(Neurons(y.buckets, y.edges, y.rows + update.rows)).rows)
+            return Neurons(
+                neurons.buckets,
+                neurons.edges,
+                neurons.rows + self.gate(Neurons(y.buckets, y.edges, y.rows + update.rows)).rows,
+            )
         return neurons + self.gate(y + update)

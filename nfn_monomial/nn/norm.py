@@ -189,7 +189,9 @@ class _Normed(torch.autograd.Function):
         return by_x.to(x.dtype), product.sum(1).to(gain.dtype), None, None, None
 
     @staticmethod
-    def _differentiable(x: Tensor, gain: Tensor, group: Tensor, groups: int, roots: Tensor, by_y: Tensor) -> Sequence[Tensor]:
+    def _differentiable(
+        x: Tensor, gain: Tensor, group: Tensor, groups: int, roots: Tensor, by_y: Tensor
+    ) -> Sequence[Tensor]:
         x, gain = x.view_as(x), gain.view_as(gain)
         # The norm of 0 has no second derivative.
         dead = ~x.detach().any(-1, keepdim=True)

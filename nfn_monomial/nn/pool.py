@@ -19,6 +19,7 @@ from .norm import over_size
 
 Reduce = Literal["mean", "sum", "moments"]
 
+
 def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
     """One field ``(B, *neurons, F)``, on which no scale and no sign acts, -> ``(B, out)``: dimensions ``moving`` are
     reduced, all that may be permuted among them; ``"moments"`` are means, then standard deviations."""
@@ -82,7 +83,9 @@ class NeuronPool(OnNeurons):
     @checked
     def __init__(self, space: WeightSpace, channels: Count, norm: bool = False) -> None:
         super().__init__(space, channels)
-        self.gain = nn.Parameter(torch.ones(len(self.neurons.invariant_kinds) + self.neurons.const, channels)) if norm else None
+        self.gain = (
+            nn.Parameter(torch.ones(len(self.neurons.invariant_kinds) + self.neurons.const, channels)) if norm else None
+        )
         apart = kept_apart(space)
         self.out_features = channels * (sum(apart.get(name, 2) for name in self.neurons.nodes) + self.neurons.const)
 

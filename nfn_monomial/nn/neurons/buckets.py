@@ -246,7 +246,10 @@ class Buckets:
         self.ends = self._ends()
         self.invariants = {n: self.row(n, len(plan.charges) - 1) for n, plan in self.layout.nodes.items()}
         self.invariant_rows = _joint(
-            [first + bucket.rows - torch.arange(len(bucket.nodes) * bucket.neurons, 0, -1) for bucket, first in self._firsts()]
+            [
+                first + bucket.rows - torch.arange(len(bucket.nodes) * bucket.neurons, 0, -1)
+                for bucket, first in self._firsts()
+            ]
         )
         self.pool = self._pool(space)
         self.take, self.take_two = self._taken()
@@ -280,7 +283,10 @@ class Buckets:
         )  # fmt: skip
         return Features(
             self.layout.layout,
-            tuple(x.movedim(1, 0).unflatten(1, shape) if shape else x[0] for x, shape in zip(fields, self.shapes, strict=True)),
+            tuple(
+                x.movedim(1, 0).unflatten(1, shape) if shape else x[0]
+                for x, shape in zip(fields, self.shapes, strict=True)
+            ),
         )
 
     def of_nodes(self, rows: Tensor) -> list[Tensor]:
@@ -319,7 +325,11 @@ class Buckets:
     def row(self, node: str, stream: int) -> Tensor:
         """The rows of a stream of a node, one for each neuron."""
         bucket, i, first = self._rows[node]
-        return self._neurons[node].flatten() + first + (bucket.kind.order.index(stream) * len(bucket.nodes) + i) * bucket.neurons
+        return (
+            self._neurons[node].flatten()
+            + first
+            + (bucket.kind.order.index(stream) * len(bucket.nodes) + i) * bucket.neurons
+        )
 
     def place(self, field: int) -> Tensor:
         """The rows of a field of a node's stream, or of ``const``."""
@@ -333,7 +343,9 @@ class Buckets:
     def _node_buckets(self, padding: int) -> tuple[NodeBucket, ...]:
         felt, buckets = self.layout.layout.felt, []
         for number, (kind, names) in enumerate(kinds_of(self.layout, tied=False).nodes.items()):
-            for (neurons,), nodes in merged([((self._neurons[n].numel(),), n) for n in names], padding // len(kind.order)):
+            for (neurons,), nodes in merged(
+                [((self._neurons[n].numel(),), n) for n in names], padding // len(kind.order)
+            ):
                 of_streams = [[felt[self.layout.fields(n)][k] for n in nodes] for k in kind.order[:-1]]
                 tables = [[[getattr(f, acts) for f in of] for of in of_streams] for acts in ("flips", "scales")]
                 flips, scales = (_one_answer(torch.tensor(t).view(-1, len(nodes), 1, 1, 1)) for t in tables)
@@ -375,7 +387,10 @@ class Buckets:
                 [math.prod(shape[d - 1] for d in over) / math.prod(of[d - 1] for d in over) for of in real]
                 for over in grid.over
             ]
-            grid.shares = [torch.tensor(p, dtype=torch.float64).view(-1, *[1] * (len(a) + 2)) for p, a in zip(parts, grid.at, strict=True)]
+            grid.shares = [
+                torch.tensor(p, dtype=torch.float64).view(-1, *[1] * (len(a) + 2))
+                for p, a in zip(parts, grid.at, strict=True)
+            ]
         mask = (entries < self.entries)[..., None, None] if padded else None
         roots = torch.tensor(counts, dtype=torch.float64).sqrt().view(-1, *ones)
         kind = list(kinds_of(self.layout, tied=False).edges).index(len(at))
@@ -388,7 +403,10 @@ class Buckets:
                 key = bucket.kind, bucket.grid.count(bucket.shape, position)
                 alike.setdefault(key, []).append((number, position))
         return tuple(
-            [EndGroup(kind, n, sum(len(self.edges[i].sets) for i, _ in of), tuple(of)) for (kind, n), of in alike.items()]
+            [
+                EndGroup(kind, n, sum(len(self.edges[i].sets) for i, _ in of), tuple(of))
+                for (kind, n), of in alike.items()
+            ]
         )
 
     # ---- indices
@@ -410,7 +428,8 @@ class Buckets:
                 end = self.layout.edges[number].ends[end_number]
                 first = self.layout.starts[end.node]
                 against, along, inv = (
-                    _picked(self.row(end.node, s - first), neurons, self.rows) for s in (end.against, end.along, end.inv)
+                    _picked(self.row(end.node, s - first), neurons, self.rows)
+                    for s in (end.against, end.along, end.inv)
                 )
                 three += [against, along, inv]
                 two += [against, inv]
@@ -424,9 +443,18 @@ class Buckets:
                 for number, end_number, neurons in sets:
                     end = self.layout.edges[number].ends[end_number]
                     of_node, i, first = self._sum_rows[end.node]
-                    slots = of_node.kind.order.index(end.along - self.layout.starts[end.node]), of_node.kind.summed + (end_number > 0)
+                    slots = (
+                        of_node.kind.order.index(end.along - self.layout.starts[end.node]),
+                        of_node.kind.summed + (end_number > 0),
+                    )
                     message, mean = (
-                        _picked(self._neurons[end.node].flatten() + first + (slot * len(of_node.nodes) + i) * of_node.neurons, neurons, 0)
+                        _picked(
+                            self._neurons[end.node].flatten()
+                            + first
+                            + (slot * len(of_node.nodes) + i) * of_node.neurons,
+                            neurons,
+                            0,
+                        )
                         for slot in slots
                     )
                     rows.append(message)
@@ -440,17 +468,34 @@ class Buckets:
         for of_edges, (count, number_of) in enumerate(kinds.edges.items()):
             groups = [group for group in self.ends if group.kind == of_edges]
             of_groups = [
-                [(number, order[j]) for i, j in group.of for number, order in zip(self.edges[i].sets, self.edges[i].ends, strict=True)]
+                [
+                    (number, order[j])
+                    for i, j in group.of
+                    for number, order in zip(self.edges[i].sets, self.edges[i].ends, strict=True)
+                ]
                 for group in groups
             ]
-            ends.append(_pick([[number_of[number] * count + end for number, end in of] for of in of_groups], (1 + max(number_of.values())) * count))
+            ends.append(
+                _pick(
+                    [[number_of[number] * count + end for number, end in of] for of in of_groups],
+                    (1 + max(number_of.values())) * count,
+                )
+            )
             buckets = [bucket for bucket in self.edges if bucket.kind == of_edges]
-            edges.append(_pick([[number_of[number] for number in bucket.sets] for bucket in buckets], 1 + max(number_of.values())))
+            edges.append(
+                _pick(
+                    [[number_of[number] for number in bucket.sets] for bucket in buckets], 1 + max(number_of.values())
+                )
+            )
         for number, (kind, slice_of) in enumerate(kinds.nodes.items()):
             of_kind = [bucket for bucket in self.nodes if bucket.number == number]
-            nodes.append(_pick([[slice_of[node] for node in bucket.nodes] for bucket in of_kind], 1 + max(slice_of.values())))
+            nodes.append(
+                _pick([[slice_of[node] for node in bucket.nodes] for bucket in of_kind], 1 + max(slice_of.values()))
+            )
             slots = range(kind.mixes)
-            each = [[slice_of[node] * kind.mixes + slot for slot in slots for node in bucket.nodes] for bucket in of_kind]
+            each = [
+                [slice_of[node] * kind.mixes + slot for slot in slots for node in bucket.nodes] for bucket in of_kind
+            ]
             mixes.append(_pick(each, (1 + max(slice_of.values())) * kind.mixes))
         nests = [torch.tensor([0 if tied else number for number in nest.numbers]) for nest in self.nests]
         return Slices(tuple(ends), tuple(edges), tuple(nodes), tuple(mixes), tuple(nests))
@@ -471,14 +516,26 @@ class Buckets:
         share = torch.tensor([1 / max(1, len(of)) for of in rows], dtype=torch.float64).view(-1, 1, 1)
         kinds = self.layout.invariant_kinds
         gains = [*(kinds.index(plan.charges[-1]) for plan in self.layout.nodes.values()), len(kinds)]
-        return Pool(_joint(rows), node, torch.tensor(gains)[node], share, _joint(pick), torch.tensor(self.channels, dtype=torch.float64).sqrt())
+        return Pool(
+            _joint(rows),
+            node,
+            torch.tensor(gains)[node],
+            share,
+            _joint(pick),
+            torch.tensor(self.channels, dtype=torch.float64).sqrt(),
+        )
 
     def _nests(self) -> tuple[Nest, ...]:
         alike: dict[tuple[int, int], list[int]] = {}
         rows = [(self.invariants[child], self.invariants[parent]) for child, parent in self.layout.nests]
         for number, (children, parents) in enumerate(rows):
             alike.setdefault((len(children), len(parents)), []).append(number)
-        return tuple([Nest(tuple(of), *(torch.cat(x) for x in zip(*(rows[i] for i in of), strict=True))) for of in alike.values()])
+        return tuple(
+            [
+                Nest(tuple(of), *(torch.cat(x) for x in zip(*(rows[i] for i in of), strict=True)))
+                for of in alike.values()
+            ]
+        )
 
     def _norms(self) -> tuple[Norms, Tensor]:
         """What is normalised together, and for each row its entry among all fields."""
@@ -506,7 +563,15 @@ class Buckets:
         if self.layout.const:
             packed[-1], group[-1], gain[-1] = self.starts[-1], groups + 1, len(kinds)
         acts = bool(scaled.any())
-        return Norms(group, groups + 2, (count * self.channels).sqrt().unsqueeze(1), gain, opposite, scaled if acts else None, alone), packed
+        return Norms(
+            group,
+            groups + 2,
+            (count * self.channels).sqrt().unsqueeze(1),
+            gain,
+            opposite,
+            scaled if acts else None,
+            alone,
+        ), packed
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -588,7 +653,9 @@ def _joined(edge: EdgeSet) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
 
     Where each axis belongs to one end or to all, there is one group of those that all share, and one of each end.
     """
-    of_axis = [tuple([number for number, end in enumerate(edge.ends) if axis in end.at]) for axis in range(len(edge.axes))]
+    of_axis = [
+        tuple([number for number, end in enumerate(edge.ends) if axis in end.at]) for axis in range(len(edge.axes))
+    ]
     count = len(edge.ends)
     alike = all(len(of) in (1, count) for of in of_axis)
     owners = [tuple(range(count)), *((end,) for end in range(count))] if alike else list(dict.fromkeys(of_axis))
@@ -600,7 +667,9 @@ def _placed(buckets: Sequence[NodeBucket], counts: Sequence[int]) -> tuple[dict[
     """Node -> its bucket, its place there, and the bucket's first row; and the number of rows."""
     starts = [0, *itertools.accumulate(counts)]
     return {
-        node: (bucket, i, start) for bucket, start in zip(buckets, starts, strict=False) for i, node in enumerate(bucket.nodes)
+        node: (bucket, i, start)
+        for bucket, start in zip(buckets, starts, strict=False)
+        for i, node in enumerate(bucket.nodes)
     }, starts[-1]
 
 

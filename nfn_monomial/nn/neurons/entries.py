@@ -182,7 +182,9 @@ def entries_of(
         sizes: of the space's nodes.
     """
     with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
-        entries = Entries(space, space.once(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding)
+        entries = Entries(
+            space, space.once(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding
+        )
         entries.buckets = space.once(buckets_of, channels, device, padding, most, *sizes)
         moved(entries, torch.device(device))
     return entries

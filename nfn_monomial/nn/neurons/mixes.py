@@ -116,7 +116,9 @@ class NeuronUpdate(Stacked):
         return [*mixes, (self.inv, inputs), (self.bias, inputs)]
 
 
-def updated(kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor | None, inv: Tensor, bias: Tensor) -> list[Tensor]:
+def updated(
+    kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor | None, inv: Tensor, bias: Tensor
+) -> list[Tensor]:
     """`NeuronUpdate` of ``V`` nodes: the updates of charged streams ``(streams - 1, V, ..., C)``, then of ``inv``.
 
     Args:
@@ -192,7 +194,9 @@ class NeuronGate(Stacked):
             self.out_bias[:, : -self.channels] = 1.0
 
 
-def gated(streams: Tensor, neutral: Tensor, hidden: Tensor, hidden_bias: Tensor, out: Tensor, out_bias: Tensor) -> list[Tensor]:
+def gated(
+    streams: Tensor, neutral: Tensor, hidden: Tensor, hidden_bias: Tensor, out: Tensor, out_bias: Tensor
+) -> list[Tensor]:
     """`NeuronGate` of ``V`` nodes: the charged streams ``(streams - 1, V, ..., C)``, if gates are there, then ``inv``.
 
     Args:
