@@ -31,10 +31,7 @@ from .incidence import Grid
 from .norm import length, over_length, over_size
 
 BLOCK = 2**19
-"""Bytes of the edges of one block."""
-
-KEPT = 2**20
-"""Bytes of edges up to which what is computed is kept for backward."""
+"""Bytes of the edges of one block on a CPU; on a GPU all edges of a call are one."""
 
 Part = tuple[slice, ...]
 """A block: ranges of sets, of the axes that all ends share, and of the first end's neurons; none for all."""
@@ -122,7 +119,7 @@ class _Exchange(torch.autograd.Function):
             for i, (_, means) in enumerate(sums):
                 means.mul_(_share(at, x, i))
         ctx.at, ctx.residual, ctx.mask, ctx.roots, ctx.parts = at, residual, mask, roots, parts
-        ctx.kept = v._replace(a=None) if len(parts) == 1 and x.nbytes <= KEPT else None
+        ctx.kept = v._replace(a=None) if x.nbytes <= BLOCK else None
         ctx.save_for_backward(x, f, gain, W, w, G, *ends)
         ctx.set_materialize_grads(False)
         return *(t for pair in sums for t in pair.unbind(0)), out
@@ -282,7 +279,7 @@ def _share(at: Grid, x: Tensor, end: int) -> Tensor | float:
 def _length(x: Tensor) -> Tensor:
     """`length` of the edges of a network and set. In float32 it takes a third of the time if the largest is found first:
     then squares can be added up in float32."""
-    if x.dtype != torch.float32 or x.nbytes <= KEPT:
+    if x.dtype != torch.float32 or x.nbytes <= BLOCK:
         return length(x, _of_network(x))
     flat, ones = x.flatten(1, -3), [1] * (x.ndim - 3)
     top = torch.maximum(flat.amax(1), -flat.amin(1)).amax(-1)
@@ -299,7 +296,7 @@ def _rows(x: Tensor) -> Tensor:
 def _parts(x: Tensor) -> list[Part]:
     """Blocks of edges ``(S, shared, n_0, ...)``: of some sets, of a part of one, or of a part of that."""
     every = slice(0, 2**62)
-    if x.nbytes <= KEPT:
+    if x.nbytes <= BLOCK or not x.is_cpu:
         return [()]
     sets, shared, rows = x.shape[:3]
     row = x.element_size() * math.prod(x.shape[3:])

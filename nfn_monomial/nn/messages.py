@@ -129,7 +129,7 @@ class MessagePassing(NeuronLayer):
         of_kinds = [module(*picks) for module, *picks in zip(self.nodes, slices.mixes, slices.nodes, strict=True)]
         new = []
         for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
-            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, *next(of_kinds[bucket.number]))]
+            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, *next(of_kinds[bucket.number]), bucket.transports)]
         if self.neurons.const:
             new.append(x[-1:])
         rows = torch.cat(new)

@@ -75,6 +75,7 @@ class NodeBucket(NamedTuple):
         neurons: the number of rows of each stream of each node.
         flips: whether the signs of a charged stream flip, ``(streams - 1, V, 1, 1, 1)``, or one answer for all.
         scales: likewise whether scales act on it.
+        transports: those of the kind, ``(3, transports)``; None if there are none.
     """
 
     number: int
@@ -83,6 +84,7 @@ class NodeBucket(NamedTuple):
     neurons: int
     flips: Tensor | bool
     scales: Tensor | bool
+    transports: Tensor | None
 
     @property
     def rows(self) -> int:
@@ -348,8 +350,9 @@ class Buckets:
             ):
                 of_streams = [[felt[self.layout.fields(n)][k] for n in nodes] for k in kind.order[:-1]]
                 tables = [[[getattr(f, acts) for f in of] for of in of_streams] for acts in ("flips", "scales")]
+                transports = torch.tensor(kind.transports).T if kind.transports else None
                 flips, scales = (_one_answer(torch.tensor(t).view(-1, len(nodes), 1, 1, 1)) for t in tables)
-                buckets.append(NodeBucket(number, kind, tuple(nodes), neurons, flips, scales))
+                buckets.append(NodeBucket(number, kind, tuple(nodes), neurons, flips, scales, transports))
         return tuple(buckets)
 
     def _edge_buckets(self, padding: int, most: int) -> tuple[EdgeBucket, ...]:

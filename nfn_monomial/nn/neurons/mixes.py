@@ -117,7 +117,13 @@ class NeuronUpdate(Stacked):
 
 
 def updated(
-    kind: NodeKind, streams: Tensor, sums: Tensor, mixes: Tensor | None, inv: Tensor, bias: Tensor
+    kind: NodeKind,
+    streams: Tensor,
+    sums: Tensor,
+    mixes: Tensor | None,
+    inv: Tensor,
+    bias: Tensor,
+    transports: Tensor | None = None,
 ) -> list[Tensor]:
     """`NeuronUpdate` of ``V`` nodes: the updates of charged streams ``(streams - 1, V, ..., C)``, then of ``inv``.
 
@@ -129,6 +135,7 @@ def updated(
         mixes: ``((summed + 2 pairs + transports) x V, C, C)``.
         inv: ``(V, (2 + pairs) C, C)``.
         bias: ``(V, C)``.
+        transports: the kind's, ``(3, transports)``; None if there are none.
     """
     nodes, pairs = len(inv), kind.pairs
     messages, into, out_of = sums.split([kind.summed, 1, 1])
@@ -143,12 +150,11 @@ def updated(
         products = torch.mul(*factors.unbind(0)).unbind(0)
     new_inv = mixed(torch.cat([*means, *products], -1), inv, bias).unsqueeze(0)
     updates = mixed(messages.flatten(0, 1), of_sums).view(messages.shape) if kind.summed else messages
-    if kind.transports:
-        parts = list(updates.unbind(0))
-        matrices = of_transports.split(nodes)
-        for matrix, (parameter, source, target) in zip(matrices, kind.transports, strict=True):
-            parts[target] = torch.addcmul(parts[target], streams[parameter], mixed(streams[source], matrix))
-        updates = torch.stack(parts)
+    if transports is not None:
+        parameters, sources, targets = transports.unbind(0)
+        taken = streams.index_select(0, sources)
+        moved = mixed(taken.flatten(0, 1), of_transports).view(taken.shape)
+        updates = updates.index_add(0, targets, streams.index_select(0, parameters) * moved)
     if kind.reached:
         charged, own = updates.split([kind.summed - 1, 1])
         return [charged, own + new_inv]
