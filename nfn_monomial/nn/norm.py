@@ -12,7 +12,7 @@ from nfn_monomial.checks import Count, checked
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .edges import scaled, watched
-from .neurons.buckets import Neurons, Norms
+from .neurons.buckets import Neurons
 from .neurons.layers import NeuronLayer
 
 
@@ -61,7 +61,10 @@ class EquivariantNorm(NeuronLayer):
         if norms.scaled is None and not watched(x):
             return _Normed.apply(x, gain, norms.group, norms.groups, roots), None  # type: ignore[no-untyped-call]
         lengths = length(x, (-1,)).squeeze(-1)
-        frames = None if norms.scaled is None else _frames(norms, lengths)
+        frames = None
+        if norms.scaled is not None:
+            opposite = torch.where(norms.alone, 0.0, lengths.index_select(0, norms.opposite))
+            frames = reciprocal_frames(lengths, opposite, norms.scaled)
         by = over_sizes(lengths if frames is None else lengths * frames, norms.group, norms.groups, roots, x.dtype)
         return scaled(x, by.unsqueeze(-1) * gain.unsqueeze(1)), frames
 
@@ -198,15 +201,19 @@ class _Normed(torch.autograd.Function):
         return torch.autograd.grad(scaled(x, by * gain.unsqueeze(1)), (x, gain), by_y, create_graph=True)
 
 
-def _frames(norms: Norms, lengths: Tensor) -> Tensor:
-    """For each row the reciprocal of its frame, 1 where no scale acts: ``sqrt(|h_j| / |g_j|)`` of a stream g and the one
-    h of opposite charge; ``1 / |g|`` or ``|h|`` where the other one is 0 or not there; 0 where both are."""
-    assert norms.scaled is not None
-    opposite = torch.where(norms.alone, 0.0, lengths.index_select(0, norms.opposite))
+def reciprocal_frames(lengths: Tensor, opposite: Tensor, scaled: Tensor) -> Tensor:
+    """For each stream g of a neuron the reciprocal of its frame: ``sqrt(|h_j| / |g_j|)`` with the one h of opposite
+    charge; ``1 / |g|`` or ``|h|`` where the other one is 0 or not there; 0 where both are.
+
+    Args:
+        lengths: norms of streams.
+        opposite: of those of opposite charge, 0 where there is none.
+        scaled: whether scales act; frames are 1 where none does.
+    """
     alive, reached = lengths > 0, opposite > 0
     below, above, both = torch.where(alive, lengths, 1.0), torch.where(reached, opposite, 1.0), alive & reached
     by = torch.where(both, above.sqrt(), above) / torch.where(both, below.sqrt(), below)
-    return torch.where(norms.scaled, torch.where(alive | reached, by, 0.0), 1.0)
+    return torch.where(scaled, torch.where(alive | reached, by, 0.0), 1.0)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

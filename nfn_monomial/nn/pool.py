@@ -35,6 +35,23 @@ def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
     return torch.cat([mean.flatten(1), deviation.flatten(1)], -1)
 
 
+def moments(x: Tensor, group: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations of the rows of each group.
+
+    Args:
+        x: ``(rows, ..., C)``.
+        group: of each row.
+        share: one over the number of rows in each group, ``(groups, *ones)``.
+    """
+    none, share = x.new_zeros(len(share), *x.shape[1:]), share.to(x.dtype)
+    mean = none.index_add(0, group, x) * share
+    away = x - mean.index_select(0, group)
+    top = away.detach().abs().amax(0).clamp(min=1)  # whose squares may overflow
+    square = none.index_add(0, group, (away / top).square()) * share
+    # Not std: its gradient is infinite where all neurons are equal, or where there is one.
+    return mean, (square + 1e-6 / top / top).clamp(min=torch.finfo(x.dtype).tiny).sqrt() * top
+
+
 class InvariantPool(nn.Module):
     """Average or add over every hidden axis: permutation-equivariant features -> one vector a network (Sec. 5.2).
 
@@ -98,13 +115,7 @@ class NeuronPool(OnNeurons):
         x = neurons.rows.index_select(0, pool.rows)
         if self.gain is not None:
             x = scaled(x, over_size(x, (-1,), pool.root) * self.gain.index_select(0, pool.gain).unsqueeze(1))
-        none = x.new_zeros(len(pool.share), *x.shape[1:])
-        mean = none.index_add(0, pool.node, x) * pool.share.to(x.dtype)
-        away = x - mean.index_select(0, pool.node)
-        top = away.detach().abs().amax(0).clamp(min=1)  # whose squares may overflow
-        square = none.index_add(0, pool.node, (away / top).square()) * pool.share.to(x.dtype)
-        # Not std: its gradient is infinite where all neurons are equal, or where there is one.
-        deviation = (square + 1e-6 / top / top).clamp(min=torch.finfo(x.dtype).tiny).sqrt() * top
+        mean, deviation = moments(x, pool.node, pool.share)
         return torch.cat([mean, deviation, x]).index_select(0, pool.pick).movedim(1, 0).flatten(1)
 
     def extra_repr(self) -> str:

@@ -153,16 +153,14 @@ class NeuronEmbedding(OnNeurons):
         buckets = entries.buckets
         squares = []
         for number, (group, x) in enumerate(zip(entries.groups, raw, strict=True)):
-            # Squares of what is larger would overflow in float64.
-            square = x.double().clamp(-1e150, 1e150).square().sum(2)
+            square = square_sums(x, 2)
             if number < len(buckets.edges):
                 bucket = buckets.edges[number]
                 shaped = square.unflatten(1, bucket.shape)
                 squares += [shaped.sum(over).flatten(0, -2) if over else shaped.flatten(0, -2) for over in bucket.grid.over]
             else:
                 squares.append(square.flatten(0, 1))
-        total = squares[0].new_zeros(entries.logs, squares[0].shape[-1]).index_add(0, entries.log_at, torch.cat(squares))
-        logs = (total[:-1] + 1e-6).log().to(self.norms.dtype)
+        logs = log_sums(torch.cat(squares), entries.log_at, entries.logs)[:-1].to(self.norms.dtype)
         counts = [len(bucket.nodes) for bucket in buckets.nodes]
         matrices = self.norms.index_select(0, entries.nodes).split(counts)
         parts = logs.unflatten(0, (-1, 3)).split([n * b.neurons for n, b in zip(counts, buckets.nodes, strict=True)])
@@ -173,6 +171,17 @@ class NeuronEmbedding(OnNeurons):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")
+
+
+def square_sums(x: Tensor, dim: int) -> Tensor:
+    """Sums of squares over a dimension, in float64; those of numbers beyond 1e150, which would overflow, as of 1e150."""
+    return x.double().clamp(-1e150, 1e150).square().sum(dim)
+
+
+def log_sums(squares: Tensor, at: Tensor, count: int) -> Tensor:
+    """The logarithms of sums of rows: ``(rows, ...)`` -> ``(count, ...)``; ``at`` is the sum that a row is part of."""
+    sums = squares.new_zeros(count, *squares.shape[1:]).index_add(0, at, squares)
+    return (sums + 1e-6).log()
 
 
 class NeuronReadout(OnNeurons):
