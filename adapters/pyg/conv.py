@@ -10,69 +10,84 @@ Layers take and give tensors, as those of ``torch_geometric`` do, and fit into i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import scatter
 
-from nfn_monomial import Symmetry
-from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, shown
-from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.edges import scaled, watched
-from nfn_monomial.nn.incidence import Adder, Places, zeros_to_add_to
+from nfn_monomial.checks import Count, checked, shown
+from nfn_monomial.errors import InvalidTypeError
+from nfn_monomial.nn.canonicalize import neutral
+from nfn_monomial.nn.edges import AtEnd, at_ends, edge_change, edge_messages, mixed, product, scaled, watched
+from nfn_monomial.nn.incidence import Kind
 from nfn_monomial.nn.neurons import CHAIN, StreamPlan
-from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
-from nfn_monomial.nn.norm import by_size, by_size_of, frame
+from nfn_monomial.nn.neurons.layout import kind_of
+from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
+from nfn_monomial.nn.norm import length, over_sizes, reciprocal_frames
 from nfn_monomial.space.packing import wide
 
-from .checks import require_tensor
+from .checks import check_ends, check_streams
 from .factors import FLIPS, SCALES
 
 
-class Pairs:
-    """The methods of `Grid` for edges ``(E, C)`` between any neurons ``(N, C)``.
+class GraphIncidence:
+    """The `Incidence` of edges ``(1, E, C)`` that each join two neurons of a graph, the target first.
 
     Args:
-        at: for each end, which row of features is at that end of each edge ``(E,)``.
+        edge_index: as in the graph.
+        nodes: the number of nodes.
+        streams: the number of streams, side by side: charged features of neurons are ``(1, nodes streams, C)``.
+        edge_streams: see `MonomialConv`.
     """
 
-    def __init__(self, at: tuple[Tensor, ...]) -> None:
-        self._at = at
+    def __init__(self, edge_index: Tensor, nodes: int, streams: int, edge_streams: Tensor | None = None) -> None:
+        source, target = edge_index
+        along: Sequence[Any] = (0, 1)
+        against: Sequence[Any] = (1, 0)
+        if edge_streams is not None:
+            along = edge_streams.unbind(1)
+            against = [torch.where(q == streams - 1, q, q ^ 1) for q in along]
+        self.nodes, self.streams = nodes, streams
+        self.rows: dict[Kind, tuple[Tensor, Tensor]] = {
+            "along": (target * streams + along[0], source * streams + along[1]),
+            "against": (target * streams + against[0], source * streams + against[1]),
+            "inv": (target, source),
+        }
 
-    def plan(self, edges: Tensor, size: int) -> int:
-        """The number of edges in a block of about ``size`` numbers."""
-        return max(1, size // edges.shape[1])
+    def take(self, neurons: Tensor, end: int, kind: Kind) -> Tensor:
+        """See `Incidence`."""
+        return neurons.index_select(1, self.rows[kind][end])
 
-    def parts(self, x: Tensor, plan: int) -> Iterable[Tensor]:
-        """For each block the features of its edges, or those that all edges share."""
-        blocks = len(torch.split(self._at[0], plan))
-        return torch.split(x, plan) if len(x) == len(self._at[0]) else [x] * blocks
+    def sum(self, edges: Tensor, end: int, kind: Kind) -> Tensor:
+        """See `Incidence`."""
+        return self._total(edges, end, kind).to(edges.dtype)
 
-    def take(self, neurons: Tensor, end: int) -> Tensor:
-        """For each edge the features of the neuron at an end."""
-        return neurons.index_select(0, self._at[end])
+    def mean(self, edges: Tensor, end: int) -> Tensor:
+        """See `Incidence`."""
+        degrees = self._total(torch.ones_like(edges[..., :1]), end, "inv")
+        return (self._total(edges, end, "inv") / degrees.clamp(min=1)).to(edges.dtype)
 
-    def taken(self, neurons: Tensor, end: int, plan: int) -> Iterable[Tensor]:
-        """The same for each block."""
-        return (neurons.index_select(0, at) for at in torch.split(self._at[end], plan))
-
-    def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
-        """Sums over the edges of each neuron at an end, whose features are ``like`` others."""
-        total = zeros_to_add_to(like.to(values.dtype))
-        return total.index_add(0, self._at[end], values.to(total.dtype)).to(values.dtype)
-
-    def adders(self, total: Tensor, end: int, plan: int) -> Iterable[Adder]:
-        """For each block an adder to the totals of all neurons at an end."""
-        return [partial(_add_rows, total, at) for at in torch.split(self._at[end], plan)]
+    def _total(self, edges: Tensor, end: int, kind: Kind) -> Tensor:
+        # In half precision a sum soon is too large to change.
+        values = edges.float() if edges.dtype in (torch.float16, torch.bfloat16) else edges
+        rows = self.nodes if kind == "inv" else self.nodes * self.streams
+        return values.new_zeros(1, rows, values.shape[-1]).index_add(1, self.rows[kind][end], values)
 
 
-def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
-    total.index_add_(0, at, values.to(total.dtype))
+def arranged(x: Tensor, channels: int) -> Tensor:
+    """Streams of nodes side by side ``(N, K C)`` -> ``(K, N, C)``, in the order of `NodeKind`: the first ones of all
+    pairs, the second ones, ``inv``."""
+    streams = x.unflatten(-1, (-1, channels)).movedim(1, 0)
+    return torch.cat([streams[:-1:2], streams[1:-1:2], streams[-1:]])
+
+
+def side_by_side(streams: Tensor) -> Tensor:
+    """The inverse of `arranged`."""
+    pairs = len(streams) // 2
+    order = [*(i + half for i in range(pairs) for half in (0, pairs)), -1]
+    return torch.cat([streams[i] for i in order], -1)
 
 
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
@@ -82,9 +97,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     other. On graphs of one chain of layers it computes the same as ``MessagePassing(space, channels, tied=True)``, with
     the same parameters. The output is an update: add it for a residual connection.
 
-    Any edges will do, in any order. On a CPU no message is kept: they are computed in blocks of edges. So ``propagate``
-    is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` show the
-    importance of edges.
+    Any edges will do, in any order. `propagate` sends along each edge the forward message, the backward one and hidden
+    features, side by side ``(E, 3 C)``: `message`, which hooks see and explainers mask. `aggregate` adds up the first
+    at targets and the second at sources, and averages the third at both; `edge_updater` updates the edges.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 
@@ -92,6 +107,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         channels: ``C``.
         pairs: ``K``, how many pairs of streams nodes have; more than one are those of graphs of any network, whose
             edges say which they meet: ``edge_streams``.
+        last: whether only invariants of nodes are read after the layer: ``edge_attr`` is then returned as it is.
 
     >>> from torch_geometric.nn import Sequential
     >>> conv = MonomialConv(8)
@@ -102,19 +118,19 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     """
 
     @checked
-    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
+    def __init__(self, channels: Count, pairs: Count | None = None, *, last: bool = False) -> None:
         super().__init__(aggr=None, node_dim=0)
-        self.channels, self.pairs = channels, pairs
+        self.channels, self.pairs, self.last = channels, pairs, last
         charges = ((q,) for i in range(1, (pairs or 0) + 1) for q in (i, -i))
-        self.edges = EdgeMessages(channels)
-        self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else StreamPlan((*charges, (0,)), reached=True))
+        plan = CHAIN if pairs is None else StreamPlan((*charges, (0,)), reached=True)
+        self.edges = EdgeMessages(channels, updates=not last)
+        self.nodes = NeuronUpdate(channels, kind_of(plan))
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draws all parameters anew."""
         super().reset_parameters()
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                module.reset_parameters()
+        for part in self.children():
+            part.reset_parameters()
 
     @checked
     def forward(
@@ -129,34 +145,53 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             edge_streams: ``(E, 2)``, the stream that transforms as an edge does at its target and at its source, as in
                 graphs of any network; without it +1 and -1.
         """
-        streams = _streams(
+        streams = check_streams(
             "MonomialConv", x, self.channels, self.pairs, next(self.parameters(), None),
             edge_index=edge_index, edge_attr=edge_attr, edge_streams=edge_streams,
         )  # fmt: skip
-        count, at = len(streams), (edge_index[1], edge_index[0])
         if edge_attr.device.type == "cpu" and not watched(edge_attr):
-            _require_ends(edge_index, len(x))
-        inv = Pairs(at)
-        if edge_streams is None:
-            places = Places(inv, inv, inv)
-            ends = [(streams[1], streams[0], streams[-1]), (streams[0], streams[1], streams[-1])]
-        else:
-            # Every stream of a neuron has a place of its own, those of a neuron side by side.
-            opposite = torch.where(edge_streams == count - 1, edge_streams, edge_streams ^ 1)
-            against, along = (
-                Pairs(tuple(end * count + q for end, q in zip(at, of.unbind(1), strict=True)))
-                for of in (opposite, edge_streams)
-            )
-            places = Places(against, along, inv)
-            every = x.reshape(len(x) * count, -1)
-            ends = [(every, every, streams[-1])] * 2
-        (sums, hidden), edges = self.edges(places, edge_attr, ends)
-        if edge_streams is not None:
-            sums = torch.add(*sums).view(len(x), count, -1).unbind(1)
-        ones = edge_index.new_ones(edge_index.shape[1])
-        degrees = [edge_index.new_zeros(len(x)).index_add(0, end, ones).clamp(min=1)[:, None].to(x) for end in at]
-        means = [z / degree for z, degree in zip(hidden, degrees, strict=True)]
-        return torch.cat(self.nodes(streams, sums, *means), -1), edges
+            check_ends(edge_index, len(x))
+        at = GraphIncidence(edge_index, len(x), streams, edge_streams)
+        ends = self._ends(x)
+        new, hidden = self.propagate(edge_index, x=x, edge_attr=edge_attr, ends=ends, at=at)
+        if self.last:
+            return new, edge_attr
+        return new, self.edge_updater(edge_index, edge_attr=edge_attr, hidden=hidden, ends=ends, at=at)
+
+    def _ends(self, x: Tensor) -> list[AtEnd]:
+        """The tensors that nodes bring to edges: those of all streams, of which an edge takes its own."""
+        streams, inv = (t.reshape(1, -1, self.channels).expand(2, -1, -1) for t in (x, x[:, -self.channels :]))
+        against, *along, hidden = self.edges.ends.unbind(1)
+        messages, invariants = mixed(streams, against).split(1), mixed(inv, hidden).split(1)
+        products = mixed(streams, along[0]).split(1) if along else [None, None]
+        target, source = map(AtEnd, messages, products, invariants)
+        return [target._replace(hidden=target.hidden + self.edges.bias), source]
+
+    def message(self, edge_attr: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
+        """The forward and the backward message of each edge, and its hidden features: ``(E, 3 C)``."""
+        sent, z = edge_messages(at, edge_attr.unsqueeze(0), ends, self.edges.hidden)
+        return torch.cat([*sent, z], -1).squeeze(0)
+
+    def aggregate(self, inputs: Tensor, at: GraphIncidence) -> tuple[Tensor, Tensor]:
+        """Sums of messages to each stream, then means of hidden features over edges in and out, ``(.., 1, N, C)``; and
+        hidden features of edges."""
+        *sent, z = inputs.unsqueeze(0).chunk(3, -1)
+        (to_targets, into), (to_sources, out_of) = at_ends(at, sent, z)
+        sums = arranged((to_targets + to_sources).view(at.nodes, -1), self.channels)
+        return torch.cat([sums[: self.nodes.kind.summed], into, out_of]).unsqueeze(1), z.squeeze(0)
+
+    def update(self, inputs: tuple[Tensor, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """The update of nodes, and hidden features of edges."""
+        sums, hidden = inputs
+        streams, nodes = arranged(x, self.channels).unsqueeze(1), self.nodes
+        new = updated(nodes.kind, streams, sums, nodes.mixes, nodes.inv, nodes.bias)
+        return side_by_side(torch.cat(new).squeeze(1)), hidden
+
+    def edge_update(self, edge_attr: Tensor, hidden: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
+        """The update of edges."""
+        assert self.edges.gate is not None
+        e, z = edge_attr.unsqueeze(0), hidden.unsqueeze(0)
+        return edge_change(at, e, z, ends, self.edges.gate).squeeze(0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}{'' if self.pairs is None else f', pairs={self.pairs}'})"
@@ -180,18 +215,28 @@ class MonomialGate(_StreamLayer):
     Args:
         channels: of every stream.
         pairs: see `MonomialConv`.
+        last: whether only invariants are read after the layer: charged streams then pass through.
     """
 
-    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
+    def __init__(self, channels: Count, pairs: Count | None = None, *, last: bool = False) -> None:
         super().__init__(channels, pairs)
-        self.gate = NeuronGate(channels, 2 * (pairs or 1) + 1)
+        self.last = last
+        self.gate = NeuronGate(channels, 2 * (pairs or 1) + 1, gates=not last)
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        self.gate.reset_parameters()
 
     @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
         like = next(self.parameters(), None)  # replicas have none
-        streams = _streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry)
-        return torch.cat(self.gate(streams, _neutral(streams[:-1], symmetry)), -1)
+        check_streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry)
+        gate, streams = self.gate, arranged(x, self.channels)
+        parameters = gate.hidden, gate.hidden_bias, gate.out, gate.out_bias
+        new = gated(streams.unsqueeze(1), _neutral(streams, symmetry).unsqueeze(1), *parameters)
+        out = torch.cat(new).squeeze(1)
+        return side_by_side(torch.cat([streams[:-1], out]) if self.last else out)
 
 
 class MonomialNorm(_StreamLayer):
@@ -207,6 +252,11 @@ class MonomialNorm(_StreamLayer):
         self.edge_gain = nn.Parameter(torch.ones(channels))
         self.gain = nn.Parameter(torch.ones(2 * (pairs or 1) + 1, channels))
 
+    def reset_parameters(self) -> None:
+        """Sets all gains to 1."""
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
     @checked
     def forward(
         self,
@@ -221,38 +271,34 @@ class MonomialNorm(_StreamLayer):
 
         For ``symmetry`` see `MonomialGate`, for ``edge_streams`` `MonomialConv`.
         """
-        *charged, inv = _streams(
+        count = check_streams(
             "MonomialNorm", x, self.channels, self.pairs, self.gain, edge_index=edge_index, edge_attr=edge_attr,
             edge_streams=edge_streams, symmetry=symmetry, group=group,
         )  # fmt: skip
-        # Reciprocals of the streams' frames.
-        frames = [
-            torch.where(felt & SCALES > 0, frame(charged[i ^ 1], t), 1.0)
-            for i, (t, felt) in enumerate(zip(charged, _felt_by(charged, symmetry), strict=True))
-        ]
-        source, target = edge_index
-        count = len(x)
-        members = group.new_zeros(count).index_add(0, group, torch.ones_like(group)).clamp(min=1)[:, None]
+        nodes, streams, targets = len(x), arranged(x, self.channels), edge_index[1]
+        members = torch.zeros_like(group).index_add(0, group, torch.ones_like(group)).index_select(0, group).double()
+        lengths = length(streams, (-1,))
+        charged, pairs = lengths[:-1], count // 2
+        scales = _acts(symmetry, pairs, SCALES)
+        # Invariants have no frame, and every one is normalised by itself.
+        frames = torch.ones_like(lengths)
+        frames = torch.cat([reciprocal_frames(charged, charged.roll(pairs, 0), scales), frames[-1:]])
+        numbers = torch.arange(nodes, device=x.device)
+        groups = torch.cat([group.expand(count - 1, -1), numbers.unsqueeze(0)])
+        groups = groups + nodes * torch.arange(count, device=x.device).unsqueeze(1)
+        alike = torch.cat([members.expand(count - 1, -1), torch.ones_like(members).unsqueeze(0)])
 
-        def by_group(x: Tensor, measured: Tensor, groups: Tensor) -> Tensor:
-            def largest(sizes: Tensor) -> Tensor:
-                return torch.as_tensor(scatter(sizes.abs().amax(-1, keepdim=True), groups, 0, count, "max"))[groups]
+        def by_sizes(lengths: Tensor, groups: Tensor, count: int, alike: Tensor) -> Tensor:
+            sizes = over_sizes(lengths.reshape(-1, 1), groups, count, self.channels * alike.reshape(-1, 1), x.dtype)
+            return sizes.view(lengths.shape).to(wide(x).dtype)
 
-            def mean_square(x: Tensor) -> Tensor:
-                total = scatter(x.square().mean(-1, keepdim=True), groups, 0, count, "sum")
-                return torch.as_tensor(total / members)[groups]
-
-            return scaled(x, by_size_of(measured, largest, mean_square))
-
-        if edge_streams is None:
-            by = frames[0][target] * frames[1][source]
-        else:
-            table = torch.cat([*frames, torch.ones_like(inv[:, :1])], -1)
-            by = (table[target, edge_streams[:, 0]] * table[source, edge_streams[:, 1]])[:, None]
-        edges = by_group(edge_attr, wide(edge_attr) * by, group[target]) * self.edge_gain
-        normed = [by_group(t, wide(t) * f, group) for t, f in zip(charged, frames, strict=True)]
-        normed.append(scaled(inv, by_size(wide(inv))))
-        return torch.cat([t * gain for t, gain in zip(normed, self.gain, strict=True)], -1), edges
+        by = by_sizes(lengths * frames, groups.flatten(), count * nodes, alike)
+        at = GraphIncidence(edge_index, nodes, count, edge_streams)
+        of_neurons = side_by_side(frames).view(1, -1, 1)
+        measured = length(edge_attr, (-1,)) * product([at.take(of_neurons, i, "along")[0] for i in range(2)])
+        by_edges = by_sizes(measured, group.index_select(0, targets), nodes, members.index_select(0, targets))
+        normed = scaled(streams, by * arranged(self.gain.view(1, -1), self.channels))
+        return side_by_side(normed), scaled(edge_attr, by_edges * self.edge_gain)
 
 
 class MonomialCanonicalize(nn.Module):
@@ -267,8 +313,21 @@ class MonomialCanonicalize(nn.Module):
         """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
         pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
         channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
-        streams = _streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
-        return torch.cat([*_neutral(streams[:-1], symmetry), streams[-1]], -1)
+        check_streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
+        streams = arranged(x, channels)
+        return side_by_side(torch.cat([_neutral(streams, symmetry), streams[-1:]]))
+
+
+def _acts(symmetry: Tensor, pairs: int, bit: int) -> Tensor:
+    """Whether a part of a symmetry acts on each charged stream, in the order of `NodeKind`: ``(2 K, N, 1)``."""
+    of_pairs = symmetry.reshape(len(symmetry), -1).T.expand(pairs, -1)
+    return (torch.cat([of_pairs, of_pairs]) & bit > 0).unsqueeze(-1)
+
+
+def _neutral(streams: Tensor, symmetry: Tensor) -> Tensor:
+    """The charged ones of arranged streams with their charge killed, every node's under its own symmetry."""
+    pairs = len(streams) // 2
+    return neutral(streams[:-1], _acts(symmetry, pairs, FLIPS), _acts(symmetry, pairs, SCALES))
 
 
 def layer_groups(graph: Any) -> Tensor:
@@ -280,63 +339,3 @@ def layer_groups(graph: Any) -> Tensor:
     order = order[ids[order].argsort(stable=True)]
     begins = (graph.layer[order].diff() != 0) | (ids[order].diff() != 0)
     return torch.zeros_like(order).index_copy(0, order[1:], begins.cumsum(0))
-
-
-def _require_ends(edge_index: Tensor, nodes: int) -> None:
-    if bool((wrong := (edge_index < 0) | (edge_index >= nodes)).any()):
-        edge = int(wrong.any(0).nonzero()[0])
-        source, target = edge_index[:, edge].tolist()
-        raise InvalidValueError(
-            f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
-            "made for another graph?"
-        )
-
-
-def _streams(
-    where: str,
-    x: Tensor,
-    channels: int,
-    pairs: int | None,
-    like: Tensor | None = None,
-    **others: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """The streams side by side in ``x``; raise unless they are as many, and the others are of its nodes and edges."""
-    if others.get("edge_streams") is not None and pairs is None:
-        raise InvalidValueError(f"{where}: graphs with edge_streams need pairs=graph.stream_symmetry.shape[1]")
-    count = 2 * (pairs or 1) + 1
-    if x.ndim != 2 or x.shape[1] != count * channels:
-        raise InvalidValueError(
-            f"{where}: x has shape {tuple(x.shape)}; (N, {count * channels}) is expected: "
-            f"{'three' if count == 3 else count} streams of {channels} channels, as MonomialEmbedding makes them"
-        )
-    require_tensor(x, "x", ("N", "C"), FLOATING, where)
-    if like is not None:
-        same_numbers(x, like, where)
-    edges, symmetry = others.get("edge_attr"), others.get("symmetry")
-    number = "E" if edges is None or not edges.ndim else len(edges)
-    shapes: dict[str, tuple[int | str, ...]] = {
-        "edge_attr": ("E", channels),
-        "edge_index": (2, number),
-        "edge_streams": (number, 2),
-        "group": (len(x),),
-        "symmetry": (len(x),) if symmetry is None or symmetry.ndim < 2 else (len(x), pairs or 1),
-    }
-    for name, value in others.items():
-        if value is not None:
-            require_tensor(value, name, shapes[name], FLOATING if name == "edge_attr" else WHOLE, where)
-    return x.chunk(count, -1)
-
-
-def _felt_by(charged: Sequence[Tensor], symmetry: Tensor) -> list[Tensor]:
-    """The symmetry that acts on each charged stream: ``(N, 1)``."""
-    pairs = symmetry.reshape(len(symmetry), -1).expand(-1, len(charged) // 2)
-    return [pairs[:, i // 2, None] for i in range(len(charged))]
-
-
-def _neutral(charged: Sequence[Tensor], symmetry: Tensor) -> list[Tensor]:
-    """Streams with their charge killed, every node's under its own symmetry: see `degree_zero`."""
-    neutral = []
-    for x, felt in zip(charged, _felt_by(charged, symmetry), strict=True):
-        x = torch.where(felt & SCALES > 0, degree_zero(x, Symmetry.SCALE), x)
-        neutral.append(torch.where(felt & FLIPS > 0, x.abs(), x))
-    return neutral

@@ -60,7 +60,7 @@ def plain_exchange(
     z = z if mask is None else z * mask
     updated = edges
     if matrices.gate is not None:
-        update = edge_update(at, e, z, ends, matrices.gate)
+        update = edge_change(at, e, z, ends, matrices.gate)
         updated = edges + e + update if residual else update
     return at_ends(at, sent, z), updated
 
@@ -75,8 +75,8 @@ def edge_messages(
     return sent, silu(mixed(sent[0] * messages[0], matrices.hidden, matrices.bias) + sum_of(invariants))
 
 
-def edge_update(at: Incidence, e: Tensor, z: Tensor, ends: Sequence[AtEnd], gate: Tensor) -> Tensor:
-    """The update of edges with hidden features ``z``; the matrices ``gate`` are G."""
+def edge_change(at: Incidence, e: Tensor, z: Tensor, ends: Sequence[AtEnd], gate: Tensor) -> Tensor:
+    """The update of edges that have hidden features ``z``; the matrices ``gate`` are G."""
     new = product([at.take(end.product, i, "along") for i, end in enumerate(ends) if end.product is not None])
     return torch.addcmul(new, e, mixed(z, gate))
 
