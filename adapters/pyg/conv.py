@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.inits import reset
 
 from nfn_monomial.checks import Count, checked, shown
 from nfn_monomial.errors import InvalidTypeError
@@ -25,8 +26,7 @@ from nfn_monomial.nn.incidence import Kind
 from nfn_monomial.nn.neurons import CHAIN, StreamPlan
 from nfn_monomial.nn.neurons.layout import kind_of
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
-from nfn_monomial.nn.norm import length, over_sizes, reciprocal_frames
-from nfn_monomial.space.packing import wide
+from nfn_monomial.nn.norm import length, over_size, over_sizes, reciprocal_frames
 
 from .checks import check_ends, check_streams
 from .factors import FLIPS, SCALES
@@ -58,28 +58,26 @@ class GraphIncidence:
 
     def take(self, neurons: Tensor, end: int, kind: Kind) -> Tensor:
         """See `Incidence`."""
-        return neurons.index_select(1, self.rows[kind][end])
+        return neurons[0].index_select(0, self.rows[kind][end]).unsqueeze(0)
 
     def sum(self, edges: Tensor, end: int, kind: Kind) -> Tensor:
         """See `Incidence`."""
-        return self._total(edges, end, kind).to(edges.dtype)
+        # In half precision a sum soon is too large to change.
+        values = edges[0].float() if edges.dtype in (torch.float16, torch.bfloat16) else edges[0]
+        total = values.new_zeros(self.nodes if kind == "inv" else self.nodes * self.streams, values.shape[-1])
+        return total.index_add(0, self.rows[kind][end], values).to(edges.dtype).unsqueeze(0)
 
     def mean(self, edges: Tensor, end: int) -> Tensor:
         """See `Incidence`."""
-        degrees = self._total(torch.ones_like(edges[..., :1]), end, "inv")
-        return (self._total(edges, end, "inv") / degrees.clamp(min=1)).to(edges.dtype)
-
-    def _total(self, edges: Tensor, end: int, kind: Kind) -> Tensor:
-        # In half precision a sum soon is too large to change.
-        values = edges.float() if edges.dtype in (torch.float16, torch.bfloat16) else edges
-        rows = self.nodes if kind == "inv" else self.nodes * self.streams
-        return values.new_zeros(1, rows, values.shape[-1]).index_add(1, self.rows[kind][end], values)
+        rows = self.rows["inv"][end]
+        degrees = rows.new_zeros(self.nodes).index_add(0, rows, torch.ones_like(rows))
+        return self.sum(edges, end, "inv") / degrees.clamp(min=1).unsqueeze(-1).to(edges.dtype)
 
 
 def arranged(x: Tensor, channels: int) -> Tensor:
-    """Streams of nodes side by side ``(N, K C)`` -> ``(K, N, C)``, in the order of `NodeKind`: the first ones of all
+    """Streams of nodes side by side ``(N, K C)`` -> ``(K, 1, N, C)``, in the order of `NodeKind`: the first ones of all
     pairs, the second ones, ``inv``."""
-    streams = x.unflatten(-1, (-1, channels)).movedim(1, 0)
+    streams = x.unflatten(-1, (-1, channels)).movedim(1, 0).unsqueeze(1)
     return torch.cat([streams[:-1:2], streams[1:-1:2], streams[-1:]])
 
 
@@ -87,7 +85,7 @@ def side_by_side(streams: Tensor) -> Tensor:
     """The inverse of `arranged`."""
     pairs = len(streams) // 2
     order = [*(i + half for i in range(pairs) for half in (0, pairs)), -1]
-    return torch.cat([streams[i] for i in order], -1)
+    return torch.cat([streams[i, 0] for i in order], -1)
 
 
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
@@ -128,9 +126,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
-        super().reset_parameters()
-        for part in self.children():
-            part.reset_parameters()
+        self.edges.reset_parameters()
+        self.nodes.reset_parameters()
 
     @checked
     def forward(
@@ -152,20 +149,17 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         if edge_attr.device.type == "cpu" and not watched(edge_attr):
             check_ends(edge_index, len(x))
         at = GraphIncidence(edge_index, len(x), streams, edge_streams)
-        ends = self._ends(x)
-        new, hidden = self.propagate(edge_index, x=x, edge_attr=edge_attr, ends=ends, at=at)
+        # Nodes bring all their streams, of which every edge takes its own.
+        against, *along, hidden = self.edges.ends.unbind(1)
+        every, inv = (t.reshape(1, -1, self.channels).expand(2, -1, -1) for t in (x, x[:, -self.channels :]))
+        messages, invariants = mixed(every, against).split(1), mixed(inv, hidden).split(1)
+        products = mixed(every, along[0]).split(1) if along else [None, None]
+        target, source = map(AtEnd, messages, products, invariants)
+        ends = [target._replace(hidden=target.hidden + self.edges.bias), source]
+        new, z = self.propagate(edge_index, x=x, edge_attr=edge_attr, ends=ends, at=at)
         if self.last:
             return new, edge_attr
-        return new, self.edge_updater(edge_index, edge_attr=edge_attr, hidden=hidden, ends=ends, at=at)
-
-    def _ends(self, x: Tensor) -> list[AtEnd]:
-        """The tensors that nodes bring to edges: those of all streams, of which an edge takes its own."""
-        streams, inv = (t.reshape(1, -1, self.channels).expand(2, -1, -1) for t in (x, x[:, -self.channels :]))
-        against, *along, hidden = self.edges.ends.unbind(1)
-        messages, invariants = mixed(streams, against).split(1), mixed(inv, hidden).split(1)
-        products = mixed(streams, along[0]).split(1) if along else [None, None]
-        target, source = map(AtEnd, messages, products, invariants)
-        return [target._replace(hidden=target.hidden + self.edges.bias), source]
+        return new, self.edge_updater(edge_index, edge_attr=edge_attr, z=z, ends=ends, at=at)
 
     def message(self, edge_attr: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
         """The forward and the backward message of each edge, and its hidden features: ``(E, 3 C)``."""
@@ -173,31 +167,38 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         return torch.cat([*sent, z], -1).squeeze(0)
 
     def aggregate(self, inputs: Tensor, at: GraphIncidence) -> tuple[Tensor, Tensor]:
-        """Sums of messages to each stream, then means of hidden features over edges in and out, ``(.., 1, N, C)``; and
-        hidden features of edges."""
+        """Sums at the ends, as `NeuronUpdate` takes them, and the hidden features of edges."""
         *sent, z = inputs.unsqueeze(0).chunk(3, -1)
         (to_targets, into), (to_sources, out_of) = at_ends(at, sent, z)
         sums = arranged((to_targets + to_sources).view(at.nodes, -1), self.channels)
-        return torch.cat([sums[: self.nodes.kind.summed], into, out_of]).unsqueeze(1), z.squeeze(0)
+        means = torch.stack([into, out_of])
+        return torch.cat([sums[: self.nodes.kind.summed], means]), z.squeeze(0)
 
     def update(self, inputs: tuple[Tensor, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """The update of nodes, and hidden features of edges."""
-        sums, hidden = inputs
-        streams, nodes = arranged(x, self.channels).unsqueeze(1), self.nodes
-        new = updated(nodes.kind, streams, sums, nodes.mixes, nodes.inv, nodes.bias)
-        return side_by_side(torch.cat(new).squeeze(1)), hidden
+        """The update of nodes, and the hidden features of edges."""
+        (sums, z), nodes = inputs, self.nodes
+        new = updated(nodes.kind, arranged(x, self.channels), sums, nodes.mixes, nodes.inv, nodes.bias)
+        return side_by_side(torch.cat(new)), z
 
-    def edge_update(self, edge_attr: Tensor, hidden: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
-        """The update of edges."""
+    def edge_update(self, edge_attr: Tensor, z: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
+        """The update of edges of these hidden features."""
         assert self.edges.gate is not None
-        e, z = edge_attr.unsqueeze(0), hidden.unsqueeze(0)
-        return edge_change(at, e, z, ends, self.edges.gate).squeeze(0)
+        return edge_change(at, edge_attr.unsqueeze(0), z.unsqueeze(0), ends, self.edges.gate).squeeze(0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}{'' if self.pairs is None else f', pairs={self.pairs}'})"
 
 
-class _StreamLayer(nn.Module):
+class Composite(nn.Module):
+    """A module of which all parameters are those of its parts."""
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for part in self.children():
+            reset(part)
+
+
+class _StreamLayer(Composite):
     """A layer on streams of so many channels, of so many pairs, see `MonomialConv`."""
 
     @checked
@@ -223,20 +224,15 @@ class MonomialGate(_StreamLayer):
         self.last = last
         self.gate = NeuronGate(channels, 2 * (pairs or 1) + 1, gates=not last)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        self.gate.reset_parameters()
-
     @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
         like = next(self.parameters(), None)  # replicas have none
-        check_streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry)
-        gate, streams = self.gate, arranged(x, self.channels)
-        parameters = gate.hidden, gate.hidden_bias, gate.out, gate.out_bias
-        new = gated(streams.unsqueeze(1), _neutral(streams, symmetry).unsqueeze(1), *parameters)
-        out = torch.cat(new).squeeze(1)
-        return side_by_side(torch.cat([streams[:-1], out]) if self.last else out)
+        count, gate = check_streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry), self.gate
+        streams = x.unflatten(1, (count, self.channels))
+        both = (t.movedim(1, 0).unsqueeze(1) for t in (streams, _neutral(streams, symmetry)))
+        new = torch.cat(gated(*both, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)).squeeze(1).movedim(0, 1)
+        return (torch.cat([streams[:, :-1], new], 1) if self.last else new).flatten(1)
 
 
 class MonomialNorm(_StreamLayer):
@@ -275,30 +271,22 @@ class MonomialNorm(_StreamLayer):
             "MonomialNorm", x, self.channels, self.pairs, self.gain, edge_index=edge_index, edge_attr=edge_attr,
             edge_streams=edge_streams, symmetry=symmetry, group=group,
         )  # fmt: skip
-        nodes, streams, targets = len(x), arranged(x, self.channels), edge_index[1]
-        members = torch.zeros_like(group).index_add(0, group, torch.ones_like(group)).index_select(0, group).double()
-        lengths = length(streams, (-1,))
-        charged, pairs = lengths[:-1], count // 2
-        scales = _acts(symmetry, pairs, SCALES)
-        # Invariants have no frame, and every one is normalised by itself.
-        frames = torch.ones_like(lengths)
-        frames = torch.cat([reciprocal_frames(charged, charged.roll(pairs, 0), scales), frames[-1:]])
-        numbers = torch.arange(nodes, device=x.device)
-        groups = torch.cat([group.expand(count - 1, -1), numbers.unsqueeze(0)])
-        groups = groups + nodes * torch.arange(count, device=x.device).unsqueeze(1)
-        alike = torch.cat([members.expand(count - 1, -1), torch.ones_like(members).unsqueeze(0)])
-
-        def by_sizes(lengths: Tensor, groups: Tensor, count: int, alike: Tensor) -> Tensor:
-            sizes = over_sizes(lengths.reshape(-1, 1), groups, count, self.channels * alike.reshape(-1, 1), x.dtype)
-            return sizes.view(lengths.shape).to(wide(x).dtype)
-
-        by = by_sizes(lengths * frames, groups.flatten(), count * nodes, alike)
-        at = GraphIncidence(edge_index, nodes, count, edge_streams)
-        of_neurons = side_by_side(frames).view(1, -1, 1)
-        measured = length(edge_attr, (-1,)) * product([at.take(of_neurons, i, "along")[0] for i in range(2)])
-        by_edges = by_sizes(measured, group.index_select(0, targets), nodes, members.index_select(0, targets))
-        normed = scaled(streams, by * arranged(self.gain.view(1, -1), self.channels))
-        return side_by_side(normed), scaled(edge_attr, by_edges * self.edge_gain)
+        streams, nodes, at = x.unflatten(1, (count, self.channels)), len(x), edge_index[1]
+        members = torch.zeros_like(group).index_add(0, group, torch.ones_like(group)).index_select(0, group)
+        entries = self.channels * members.double().unsqueeze(1)
+        lengths = length(streams, (-1,)).squeeze(-1)
+        charged = lengths[:, :-1]
+        opposite = charged.unflatten(1, (-1, 2)).flip(-1).flatten(1)
+        frames = reciprocal_frames(charged, opposite, _acts(symmetry, count, SCALES))
+        by = over_sizes(charged * frames, group, nodes, entries, x.dtype)
+        by_inv = over_size(streams[:, -1], (-1,), entries.new_full((), self.channels))
+        # Invariants have no frame.
+        of_streams = torch.cat([frames, torch.ones_like(lengths[:, -1:])], 1).view(1, -1, 1)
+        ends = GraphIncidence(edge_index, nodes, count, edge_streams)
+        measured = length(edge_attr, (-1,)) * product([ends.take(of_streams, i, "along")[0] for i in range(2)])
+        by_edges = over_sizes(measured, group.index_select(0, at), nodes, entries.index_select(0, at), x.dtype)
+        normed = scaled(streams, torch.cat([by.to(by_inv), by_inv], 1).unsqueeze(-1) * self.gain)
+        return normed.flatten(1), scaled(edge_attr, by_edges.to(by_inv) * self.edge_gain)
 
 
 class MonomialCanonicalize(nn.Module):
@@ -313,21 +301,21 @@ class MonomialCanonicalize(nn.Module):
         """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
         pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
         channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
-        check_streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
-        streams = arranged(x, channels)
-        return side_by_side(torch.cat([_neutral(streams, symmetry), streams[-1:]]))
+        count = check_streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
+        streams = x.unflatten(1, (count, channels))
+        return torch.cat([_neutral(streams, symmetry), streams[:, -1:]], 1).flatten(1)
 
 
-def _acts(symmetry: Tensor, pairs: int, bit: int) -> Tensor:
-    """Whether a part of a symmetry acts on each charged stream, in the order of `NodeKind`: ``(2 K, N, 1)``."""
-    of_pairs = symmetry.reshape(len(symmetry), -1).T.expand(pairs, -1)
-    return (torch.cat([of_pairs, of_pairs]) & bit > 0).unsqueeze(-1)
+def _acts(symmetry: Tensor, streams: int, part: int) -> Tensor:
+    """Whether this part of a symmetry acts on each charged stream: ``(N, 2 K)``."""
+    of_pairs = symmetry.reshape(len(symmetry), -1, 1).expand(-1, streams // 2, 2)
+    return of_pairs.flatten(1) & part > 0
 
 
 def _neutral(streams: Tensor, symmetry: Tensor) -> Tensor:
-    """The charged ones of arranged streams with their charge killed, every node's under its own symmetry."""
-    pairs = len(streams) // 2
-    return neutral(streams[:-1], _acts(symmetry, pairs, FLIPS), _acts(symmetry, pairs, SCALES))
+    """The charged ones of streams ``(N, 2 K + 1, C)`` with their charge killed, each under its node's own symmetry."""
+    flips, scales = (_acts(symmetry, streams.shape[1], part).unsqueeze(-1) for part in (FLIPS, SCALES))
+    return neutral(streams[:, :-1], flips, scales)
 
 
 def layer_groups(graph: Any) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn.inits import reset
 
 from nfn_monomial.checks import FLOATING, Count, Size, checked
 from nfn_monomial.errors import InvalidValueError
@@ -18,11 +17,11 @@ from nfn_monomial.nn.norm import over_size
 from nfn_monomial.nn.pool import moments
 
 from .checks import check_attributes, check_values, graph_ids, looks_at_values, require_tensor
-from .conv import MonomialConv, MonomialGate, MonomialNorm, layer_groups
+from .conv import Composite, MonomialConv, MonomialGate, MonomialNorm, layer_groups
 from .factors import SCALES
 
 
-class MonomialEmbedding(nn.Module):
+class MonomialEmbedding(Composite):
     """A graph's biases and kernels -> streams ``x (N, 3 C)`` and ``edge_attr (E, C)``, equivariantly.
 
     Biases enter ``out`` linearly, kernels the edges. FIXED neurons have learned embeddings by their number, one table
@@ -57,11 +56,6 @@ class MonomialEmbedding(nn.Module):
         self.streams = 3 if pairs is None else 2 * pairs + 1
         self.inputs, self.outputs = (nn.Embedding(n, self.streams * channels) for n in (inputs, outputs))
         self.place = nn.Linear(6, channels)
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        for part in self.children():
-            reset(part)
 
     def forward(self, graph: Any) -> tuple[Tensor, Tensor]:
         """A graph with the attributes of `to_graph` -> ``x``, ``edge_attr``.
@@ -111,7 +105,7 @@ class MonomialEmbedding(nn.Module):
         return f"{self.channels}, in_channels={self.in_channels}, entries={self.entries}"
 
 
-class MonomialBlock(nn.Module):
+class MonomialBlock(Composite):
     """`MonomialNorm`, `MonomialConv`, `MonomialGate` and residual connections: the core's `MessageBlock` on graphs.
 
     Args:
@@ -127,11 +121,6 @@ class MonomialBlock(nn.Module):
         self.norm = MonomialNorm(channels, pairs)
         self.conv = MonomialConv(channels, pairs, last=last)
         self.gate = MonomialGate(channels, pairs, last=last)
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        for part in self.children():
-            reset(part)
 
     def forward(
         self,
@@ -206,7 +195,7 @@ class MonomialPool(nn.Module):
         return f"{self.channels}, outputs={self.outputs}, out_features={self.out_features}"
 
 
-class MonomialGNN(nn.Module):
+class MonomialGNN(Composite):
     """An invariant network on graphs: embedding, blocks, pool, MLP; for batches of any architectures and activations.
 
     Every network's own symmetries are respected. Give it graphs of networks whose scales are balanced (`balance` with
@@ -250,11 +239,6 @@ class MonomialGNN(nn.Module):
             nn.Linear(hidden, hidden), nn.SiLU(),
             nn.Linear(hidden, out_features),
         )  # fmt: skip
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        for part in self.children():
-            reset(part)
 
     def forward(self, graph: Any) -> Tensor:
         """A graph or batch with the attributes of `to_graph` -> ``(B, out_features)``."""
