@@ -155,26 +155,14 @@ def check_ends(edge_index: Tensor, nodes: int) -> None:
         )
 
 
-def check_streams(
-    where: str,
-    x: Tensor,
-    channels: int,
-    pairs: int | None,
-    like: Tensor | None = None,
-    **others: Tensor | None,
-) -> int:
-    """Raises unless ``x`` has all streams side by side, and the others are of its nodes and edges.
+def streams_of(
+    where: str, x: Tensor, channels: int, pairs: int | None, like: Tensor | None = None, **others: Tensor | None
+) -> Tensor:
+    """The streams that are side by side in ``x``: ``(N, 2 K + 1, C)``.
 
-    Args:
-        where: who asks, for messages.
-        x: streams of nodes.
-        channels: of each.
-        pairs: see `MonomialConv`.
-        like: a parameter that they are multiplied by.
-        others: attributes of the graph by their names there.
-
-    Returns:
-        How many streams there are.
+    Raises:
+        TypeError: if dtypes or devices are not those that ``like``, a parameter, has.
+        ValueError: if ``x`` has other streams, or the others, attributes of a graph by their names, other shapes.
     """
     if others.get("edge_streams") is not None and pairs is None:
         raise InvalidValueError(f"{where}: graphs with edge_streams need pairs=graph.stream_symmetry.shape[1]")
@@ -199,4 +187,4 @@ def check_streams(
     for name, value in others.items():
         if value is not None:
             require_tensor(value, name, shapes[name], FLOATING if name == "edge_attr" else WHOLE, where)
-    return count
+    return x.unflatten(1, (count, channels))

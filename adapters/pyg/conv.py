@@ -28,7 +28,7 @@ from nfn_monomial.nn.neurons.layout import kind_of
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
 from nfn_monomial.nn.norm import length, over_size, over_sizes, reciprocal_frames
 
-from .checks import check_ends, check_streams
+from .checks import check_ends, streams_of
 from .factors import FLIPS, SCALES
 
 
@@ -142,16 +142,16 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             edge_streams: ``(E, 2)``, the stream that transforms as an edge does at its target and at its source, as in
                 graphs of any network; without it +1 and -1.
         """
-        streams = check_streams(
+        streams = streams_of(
             "MonomialConv", x, self.channels, self.pairs, next(self.parameters(), None),
             edge_index=edge_index, edge_attr=edge_attr, edge_streams=edge_streams,
         )  # fmt: skip
         if edge_attr.device.type == "cpu" and not watched(edge_attr):
             check_ends(edge_index, len(x))
-        at = GraphIncidence(edge_index, len(x), streams, edge_streams)
+        at = GraphIncidence(edge_index, len(x), streams.shape[1], edge_streams)
         # Nodes bring all their streams, of which every edge takes its own.
         against, *along, hidden = self.edges.ends.unbind(1)
-        every, inv = (t.reshape(1, -1, self.channels).expand(2, -1, -1) for t in (x, x[:, -self.channels :]))
+        every, inv = streams.flatten(0, 1).expand(2, -1, -1), streams[:, -1].expand(2, -1, -1)
         messages, invariants = mixed(every, against).split(1), mixed(inv, hidden).split(1)
         products = mixed(every, along[0]).split(1) if along else [None, None]
         target, source = map(AtEnd, messages, products, invariants)
@@ -228,11 +228,10 @@ class MonomialGate(_StreamLayer):
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
         like = next(self.parameters(), None)  # replicas have none
-        count, gate = check_streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry), self.gate
-        streams = x.unflatten(1, (count, self.channels))
-        both = (t.movedim(1, 0).unsqueeze(1) for t in (streams, _neutral(streams, symmetry)))
-        new = torch.cat(gated(*both, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)).squeeze(1).movedim(0, 1)
-        return (torch.cat([streams[:, :-1], new], 1) if self.last else new).flatten(1)
+        streams, gate = streams_of("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry), self.gate
+        stacked, killed = (t.movedim(1, 0).unsqueeze(1) for t in (streams, _neutral(streams, symmetry)))
+        new = gated(stacked, killed, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)
+        return torch.cat([stacked[:-1], *new] if self.last else new).squeeze(1).movedim(0, 1).flatten(1)
 
 
 class MonomialNorm(_StreamLayer):
@@ -267,11 +266,11 @@ class MonomialNorm(_StreamLayer):
 
         For ``symmetry`` see `MonomialGate`, for ``edge_streams`` `MonomialConv`.
         """
-        count = check_streams(
+        streams = streams_of(
             "MonomialNorm", x, self.channels, self.pairs, self.gain, edge_index=edge_index, edge_attr=edge_attr,
             edge_streams=edge_streams, symmetry=symmetry, group=group,
         )  # fmt: skip
-        streams, nodes, at = x.unflatten(1, (count, self.channels)), len(x), edge_index[1]
+        (nodes, count, _), target = streams.shape, edge_index[1]
         members = torch.zeros_like(group).index_add(0, group, torch.ones_like(group)).index_select(0, group)
         entries = self.channels * members.double().unsqueeze(1)
         lengths = length(streams, (-1,)).squeeze(-1)
@@ -284,7 +283,7 @@ class MonomialNorm(_StreamLayer):
         of_streams = torch.cat([frames, torch.ones_like(lengths[:, -1:])], 1).view(1, -1, 1)
         ends = GraphIncidence(edge_index, nodes, count, edge_streams)
         measured = length(edge_attr, (-1,)) * product([ends.take(of_streams, i, "along")[0] for i in range(2)])
-        by_edges = over_sizes(measured, group.index_select(0, at), nodes, entries.index_select(0, at), x.dtype)
+        by_edges = over_sizes(measured, group.index_select(0, target), nodes, entries.index_select(0, target), x.dtype)
         normed = scaled(streams, torch.cat([by.to(by_inv), by_inv], 1).unsqueeze(-1) * self.gain)
         return normed.flatten(1), scaled(edge_attr, by_edges.to(by_inv) * self.edge_gain)
 
@@ -301,8 +300,7 @@ class MonomialCanonicalize(nn.Module):
         """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
         pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
         channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
-        count = check_streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
-        streams = x.unflatten(1, (count, channels))
+        streams = streams_of("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
         return torch.cat([_neutral(streams, symmetry), streams[:, -1:]], 1).flatten(1)
 
 

@@ -76,15 +76,15 @@ class MonomialEmbedding(Composite):
         fixed = graph.symmetry == 0
         last = fixed & (graph.layer == graph.depth) & (graph.depth > 0)
         first = fixed & ~last
-        for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)) if looks else ():
-            count = int(graph.neuron.masked_fill(~at, 0).max()) + 1
-            if count > table.num_embeddings:
+        # No group acts on FIXED neurons, so all of their streams may start as anything.
+        x = graph.x.new_zeros(1)
+        for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)):
+            number = graph.neuron.masked_fill(~at, 0)
+            if looks and (count := int(number.max()) + 1) > table.num_embeddings:
                 raise InvalidValueError(
                     f"MonomialEmbedding: a network has {count} {name}; built for {table.num_embeddings}"
                 )
-        # No group acts on FIXED neurons, so all of their streams may start as anything.
-        x = torch.where(first[:, None], self.inputs(graph.neuron.masked_fill(~first, 0)), 0.0)
-        x = x + torch.where(last[:, None], self.outputs(graph.neuron.masked_fill(~last, 0)), 0.0)
+            x = x + torch.where(at[:, None], table(number), 0.0)
         out, *others, inv = x.chunk(self.streams, -1)
         x = torch.cat([out + self.bias(graph.x), *others, inv + self.place(self._places(graph))], -1)
         return x, self.kernel(graph.edge_attr)
