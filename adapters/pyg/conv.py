@@ -143,7 +143,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
                 graphs of any network; without it +1 and -1.
         """
         streams = streams_of(
-            "MonomialConv", x, self.channels, self.pairs, next(self.parameters(), None),
+            "MonomialConv", x, self.channels, self.pairs, self.edges.ends,
             edge_index=edge_index, edge_attr=edge_attr, edge_streams=edge_streams,
         )  # fmt: skip
         if edge_attr.device.type == "cpu" and not watched(edge_attr):
@@ -227,8 +227,8 @@ class MonomialGate(_StreamLayer):
     @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
-        like = next(self.parameters(), None)  # replicas have none
-        streams, gate = streams_of("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry), self.gate
+        gate = self.gate
+        streams = streams_of("MonomialGate", x, self.channels, self.pairs, gate.hidden, symmetry=symmetry)
         stacked, killed = (t.movedim(1, 0).unsqueeze(1) for t in (streams, _neutral(streams, symmetry)))
         new = gated(stacked, killed, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)
         return torch.cat([stacked[:-1], *new] if self.last else new).squeeze(1).movedim(0, 1).flatten(1)
