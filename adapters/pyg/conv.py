@@ -21,7 +21,7 @@ from torch_geometric.nn.inits import reset
 from nfn_monomial.checks import Count, checked, shown
 from nfn_monomial.errors import InvalidTypeError
 from nfn_monomial.nn.canonicalize import neutral
-from nfn_monomial.nn.edges import AtEnd, at_ends, edge_change, edge_messages, mixed, product, scaled, watched
+from nfn_monomial.nn.edges import AtEnd, Matrices, at_ends, edge_change, edge_messages, mixed, product, scaled, watched
 from nfn_monomial.nn.incidence import Kind
 from nfn_monomial.nn.neurons import CHAIN, StreamPlan
 from nfn_monomial.nn.neurons.layout import kind_of
@@ -154,8 +154,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         every, inv = streams.flatten(0, 1).expand(2, -1, -1), streams[:, -1].expand(2, -1, -1)
         messages, invariants = mixed(every, against).split(1), mixed(inv, hidden).split(1)
         products = mixed(every, along[0]).split(1) if along else [None, None]
-        target, source = map(AtEnd, messages, products, invariants)
-        ends = [target._replace(hidden=target.hidden + self.edges.bias), source]
+        ends = list(map(AtEnd, messages, products, invariants))
         new, z = self.propagate(edge_index, x=x, edge_attr=edge_attr, ends=ends, at=at)
         if self.last:
             return new, edge_attr
@@ -163,7 +162,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
 
     def message(self, edge_attr: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
         """The forward and the backward message of each edge, and its hidden features: ``(E, 3 C)``."""
-        sent, z = edge_messages(at, edge_attr.unsqueeze(0), ends, self.edges.hidden)
+        matrices = Matrices(self.edges.hidden, self.edges.bias, self.edges.gate)
+        sent, z = edge_messages(at, edge_attr.unsqueeze(0), ends, matrices)
         return torch.cat([*sent, z], -1).squeeze(0)
 
     def aggregate(self, inputs: Tensor, at: GraphIncidence) -> tuple[Tensor, Tensor]:
@@ -272,20 +272,20 @@ class MonomialNorm(_StreamLayer):
         )  # fmt: skip
         (nodes, count, _), target = streams.shape, edge_index[1]
         members = torch.zeros_like(group).index_add(0, group, torch.ones_like(group)).index_select(0, group)
-        entries = self.channels * members.double().unsqueeze(1)
+        roots = (self.channels * members.double().unsqueeze(1)).sqrt()
         lengths = length(streams, (-1,)).squeeze(-1)
         charged = lengths[:, :-1]
         opposite = charged.unflatten(1, (-1, 2)).flip(-1).flatten(1)
         frames = reciprocal_frames(charged, opposite, _acts(symmetry, count, SCALES))
-        by = over_sizes(charged * frames, group, nodes, entries, x.dtype)
-        by_inv = over_size(streams[:, -1], (-1,), entries.new_full((), self.channels))
+        by = over_sizes(charged * frames, group, nodes, roots, x.dtype)
+        by_inv = over_size(streams[:, -1], (-1,), roots.new_full((), self.channels**0.5))
         # Invariants have no frame.
         of_streams = torch.cat([frames, torch.ones_like(lengths[:, -1:])], 1).view(1, -1, 1)
         ends = GraphIncidence(edge_index, nodes, count, edge_streams)
         measured = length(edge_attr, (-1,)) * product([ends.take(of_streams, i, "along")[0] for i in range(2)])
-        by_edges = over_sizes(measured, group.index_select(0, target), nodes, entries.index_select(0, target), x.dtype)
-        normed = scaled(streams, torch.cat([by.to(by_inv), by_inv], 1).unsqueeze(-1) * self.gain)
-        return normed.flatten(1), scaled(edge_attr, by_edges.to(by_inv) * self.edge_gain)
+        by_edges = over_sizes(measured, group.index_select(0, target), nodes, roots.index_select(0, target), x.dtype)
+        normed = scaled(streams, torch.cat([by, by_inv], 1).unsqueeze(-1) * self.gain)
+        return normed.flatten(1), scaled(edge_attr, by_edges * self.edge_gain)
 
 
 class MonomialCanonicalize(nn.Module):

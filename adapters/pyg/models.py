@@ -248,6 +248,6 @@ class MonomialGNN(Composite):
         for block in self.blocks:
             x, edge_attr = block(x, graph.edge_index, edge_attr, symmetry, group, streams)
         inv = x[:, -self.pool.channels :]
-        by = over_size(inv, (-1,), inv.new_full((), self.pool.channels, dtype=torch.float64))
+        by = over_size(inv, (-1,), inv.new_full((), self.pool.channels**0.5, dtype=torch.float64))
         out_features: Tensor = self.head(self.pool(scaled(inv, by), graph))
         return out_features
