@@ -187,4 +187,4 @@ def streams_of(
     for name, value in others.items():
         if value is not None:
             require_tensor(value, name, shapes[name], FLOATING if name == "edge_attr" else WHOLE, where)
-    return x.unflatten(1, (count, channels))
+    return x.reshape(len(x), count, channels)

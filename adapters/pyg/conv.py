@@ -77,7 +77,7 @@ class GraphIncidence:
 def arranged(x: Tensor, channels: int) -> Tensor:
     """Streams of nodes side by side ``(N, K C)`` -> ``(K, 1, N, C)``, in the order of `NodeKind`: the first ones of all
     pairs, the second ones, ``inv``."""
-    streams = x.unflatten(-1, (-1, channels)).movedim(1, 0).unsqueeze(1)
+    streams = x.reshape(len(x), x.shape[-1] // channels, channels).movedim(1, 0).unsqueeze(1)
     return torch.cat([streams[:-1:2], streams[1:-1:2], streams[-1:]])
 
 
@@ -152,8 +152,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         # Nodes bring all their streams, of which every edge takes its own.
         against, *along, hidden = self.edges.ends.unbind(1)
         every, inv = streams.flatten(0, 1).expand(2, -1, -1), streams[:, -1].expand(2, -1, -1)
-        messages, invariants = mixed(every, against).split(1), mixed(inv, hidden).split(1)
-        products = mixed(every, along[0]).split(1) if along else [None, None]
+        messages, invariants = mixed(every, against).chunk(2), mixed(inv, hidden).chunk(2)
+        products = mixed(every, along[0]).chunk(2) if along else [None, None]
         ends = list(map(AtEnd, messages, products, invariants))
         new, z = self.propagate(edge_index, x=x, edge_attr=edge_attr, ends=ends, at=at)
         if self.last:
@@ -275,7 +275,7 @@ class MonomialNorm(_StreamLayer):
         roots = (self.channels * members.double().unsqueeze(1)).sqrt()
         lengths = length(streams, (-1,)).squeeze(-1)
         charged = lengths[:, :-1]
-        opposite = charged.unflatten(1, (-1, 2)).flip(-1).flatten(1)
+        opposite = charged.reshape(nodes, count // 2, 2).flip(-1).flatten(1)
         frames = reciprocal_frames(charged, opposite, _acts(symmetry, count, SCALES))
         by = over_sizes(charged * frames, group, nodes, roots, x.dtype)
         by_inv = over_size(streams[:, -1], (-1,), roots.new_full((), self.channels**0.5))
