@@ -26,7 +26,7 @@ from nfn_monomial.nn.incidence import Kind
 from nfn_monomial.nn.neurons import CHAIN, StreamPlan
 from nfn_monomial.nn.neurons.layout import kind_of
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
-from nfn_monomial.nn.norm import length, over_size, over_sizes, reciprocal_frames
+from nfn_monomial.nn.sizes import length, over_size, over_sizes, reciprocal_frames
 
 from .checks import check_ends, streams_of
 from .factors import FLIPS, SCALES

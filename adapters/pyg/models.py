@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from nfn_monomial.checks import FLOATING, Count, Size, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.edges import scaled
-from nfn_monomial.nn.neurons.embedding import log_sums, square_sums
-from nfn_monomial.nn.norm import over_size
-from nfn_monomial.nn.pool import moments
+from nfn_monomial.nn.sizes import log_sums, moments, over_size, square_sums
 
 from .checks import check_attributes, check_values, graph_ids, looks_at_values, require_tensor
 from .conv import Composite, MonomialConv, MonomialGate, MonomialNorm, layer_groups

@@ -65,9 +65,7 @@ def plain_exchange(
     return at_ends(at, sent, z), updated
 
 
-def edge_messages(
-    at: Incidence, e: Tensor, ends: Sequence[AtEnd], matrices: Matrices
-) -> tuple[list[Tensor], Tensor]:
+def edge_messages(at: Incidence, e: Tensor, ends: Sequence[AtEnd], matrices: Matrices) -> tuple[list[Tensor], Tensor]:
     """The messages that edges send to each end, and their hidden features."""
     messages = [at.take(end.message, i, "against") for i, end in enumerate(ends)]
     sent = [e * product(messages, i) for i in range(len(ends))]

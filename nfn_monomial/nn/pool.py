@@ -15,9 +15,10 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .edges import scaled
 from .neurons.buckets import Neurons, kept_apart
 from .neurons.layers import OnNeurons
-from .norm import over_size
+from .sizes import moments, over_size
 
 Reduce = Literal["mean", "sum", "moments"]
+
 
 def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
     """One field ``(B, *neurons, F)``, on which no scale and no sign acts, -> ``(B, out)``: dimensions ``moving`` are
@@ -33,23 +34,6 @@ def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
     # Not std: its gradient is infinite where all neurons are equal, or where there is one.
     deviation = ((x - mean).square().mean(1) + 1e-6).sqrt()
     return torch.cat([mean.flatten(1), deviation.flatten(1)], -1)
-
-
-def moments(x: Tensor, group: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of the rows of each group.
-
-    Args:
-        x: ``(rows, ..., C)``.
-        group: of each row.
-        share: one over the number of rows in each group, ``(groups, *ones)``.
-    """
-    none, share = x.new_zeros(len(share), *x.shape[1:]), share.to(x.dtype)
-    mean = none.index_add(0, group, x) * share
-    away = x - mean.index_select(0, group)
-    top = away.detach().abs().amax(0).clamp(min=1)  # whose squares may overflow
-    square = none.index_add(0, group, (away / top).square()) * share
-    # Not std: its gradient is infinite where all neurons are equal, or where there is one.
-    return mean, (square + 1e-6 / top / top).clamp(min=torch.finfo(x.dtype).tiny).sqrt() * top
 
 
 class InvariantPool(nn.Module):
@@ -99,7 +83,9 @@ class NeuronPool(OnNeurons):
     @checked
     def __init__(self, space: WeightSpace, channels: Count, norm: bool = False) -> None:
         super().__init__(space, channels)
-        self.gain = nn.Parameter(torch.ones(len(self.neurons.invariant_kinds) + self.neurons.const, channels)) if norm else None
+        self.gain = (
+            nn.Parameter(torch.ones(len(self.neurons.invariant_kinds) + self.neurons.const, channels)) if norm else None
+        )
         apart = kept_apart(space)
         self.out_features = channels * (sum(apart.get(name, 2) for name in self.neurons.nodes) + self.neurons.const)
 

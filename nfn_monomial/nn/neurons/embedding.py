@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Count, Within, checked, same_numbers
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.edges import mixed
+from nfn_monomial.nn.sizes import log_sums, square_sums
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.features import Features, Layout
@@ -62,7 +63,11 @@ class NeuronEmbedding(OnNeurons):
         self.in_layout = space.layout
         self.extra = extra
         plans = self.neurons.nodes
-        fixed = [(node.size or 1) * len(plans[n].charges) for n, node in space.nodes.items() if n in plans and not node.permutes]
+        fixed = [
+            (node.size or 1) * len(plans[n].charges)
+            for n, node in space.nodes.items()
+            if n in plans and not node.permutes
+        ]
         hidden = [name for name in plans if space.nodes[name].permutes]
         charges = {n: 1 for n in hidden if (1,) in plans[n].charges} if charges is None else charges
         at = {n: self.neurons.stream(n, *plans[n].charges[-1][:-1], q) for n, q in charges.items() if extra}
@@ -127,9 +132,12 @@ class NeuronEmbedding(OnNeurons):
         picked = numbers.index_select(0, entries.numbers).split([math.prod(g.shape) for g in entries.groups])
         raw = [x.view(*g.shape, -1) for g, x in zip(entries.groups, picked, strict=True)]
         maps = torch.cat([self.mix, self.mix.new_zeros(1, self.channels)]) if entries.padded else self.mix
-        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split([len(g.maps) for g in entries.groups])
+        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split(
+            [len(g.maps) for g in entries.groups]
+        )
         fields = [
-            mixed(x.transpose(-1, -2), w.view(g.shape[0], g.shape[2], -1)) for g, x, w in zip(entries.groups, raw, matrices, strict=True)
+            mixed(x.transpose(-1, -2), w.view(g.shape[0], g.shape[2], -1))
+            for g, x, w in zip(entries.groups, raw, matrices, strict=True)
         ]
         buckets, count = entries.buckets, len(entries.buckets.edges)
         edges = [x.unflatten(1, bucket.shape) for bucket, x in zip(buckets.edges, fields, strict=False)]
@@ -157,7 +165,9 @@ class NeuronEmbedding(OnNeurons):
             if number < len(buckets.edges):
                 bucket = buckets.edges[number]
                 shaped = square.unflatten(1, bucket.shape)
-                squares += [shaped.sum(over).flatten(0, -2) if over else shaped.flatten(0, -2) for over in bucket.grid.over]
+                squares += [
+                    shaped.sum(over).flatten(0, -2) if over else shaped.flatten(0, -2) for over in bucket.grid.over
+                ]
             else:
                 squares.append(square.flatten(0, 1))
         logs = log_sums(torch.cat(squares), entries.log_at, entries.logs)[:-1].to(self.norms.dtype)
@@ -171,17 +181,6 @@ class NeuronEmbedding(OnNeurons):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")
-
-
-def square_sums(x: Tensor, dim: int) -> Tensor:
-    """Sums of squares over a dimension, in float64; those of numbers beyond 1e150, which would overflow, as of 1e150."""
-    return x.double().clamp(-1e150, 1e150).square().sum(dim)
-
-
-def log_sums(squares: Tensor, at: Tensor, count: int) -> Tensor:
-    """The logarithms of sums of rows: ``(rows, ...)`` -> ``(count, ...)``; ``at`` is the sum that a row is part of."""
-    sums = squares.new_zeros(count, *squares.shape[1:]).index_add(0, at, squares)
-    return (sums + 1e-6).log()
 
 
 class NeuronReadout(OnNeurons):
@@ -201,7 +200,9 @@ class NeuronReadout(OnNeurons):
         super().__init__(space, channels)
         self.out_channels = out_channels
         self.out_layout = space.layout
-        self.mix = nn.Parameter(torch.empty(sum(place.entries for place in self.neurons.places) * out_channels, channels))
+        self.mix = nn.Parameter(
+            torch.empty(sum(place.entries for place in self.neurons.places) * out_channels, channels)
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -214,11 +215,16 @@ class NeuronReadout(OnNeurons):
         sizes = neurons.buckets.sizes
         entries = self.once(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
         maps = torch.cat([self.mix, self.mix.new_zeros(1, self.channels)]) if entries.padded else self.mix
-        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split([len(g.maps) for g in entries.groups])
+        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split(
+            [len(g.maps) for g in entries.groups]
+        )
         widths = [g.shape[0] * g.shape[1] for g in entries.groups[len(neurons.edges) :]]
         streams = neurons.rows.index_select(0, entries.rows).split(widths)
         fields = [x.flatten(1, -3) for x in neurons.edges]
-        fields += [x.view(g.shape[0], g.shape[1], *x.shape[1:]) for g, x in zip(entries.groups[len(fields) :], streams, strict=True)]
+        fields += [
+            x.view(g.shape[0], g.shape[1], *x.shape[1:])
+            for g, x in zip(entries.groups[len(fields) :], streams, strict=True)
+        ]
         each = zip(entries.groups, fields, matrices, strict=True)
         out = [mixed(x, w.view(g.shape[0], g.shape[2], -1).mT).transpose(-1, -2).flatten(0, 2) for g, x, w in each]
         if not streams:
@@ -227,7 +233,9 @@ class NeuronReadout(OnNeurons):
         numbers = torch.cat(out).index_select(0, entries.back).T
         shapes = {name: self.space.shape_of(name, sizes) for name in self.space.parameters}
         parts = numbers.split([self.out_channels * math.prod(shape) for shape in shapes.values()], 1)
-        tensors = {n: x.unflatten(1, (self.out_channels, *shape)) for x, (n, shape) in zip(parts, shapes.items(), strict=True)}
+        tensors = {
+            n: x.unflatten(1, (self.out_channels, *shape)) for x, (n, shape) in zip(parts, shapes.items(), strict=True)
+        }
         return self.space.pack(tensors, check_finite=False)
 
     def extra_repr(self) -> str:
