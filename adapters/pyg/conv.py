@@ -305,7 +305,7 @@ class MonomialCanonicalize(nn.Module):
 
 
 def _acts(symmetry: Tensor, streams: int, part: int) -> Tensor:
-    """Whether this part of a symmetry acts on each charged stream: ``(N, 2 K)``."""
+    """Returns whether this part of a symmetry acts on each charged stream: ``(N, 2 K)``."""
     of_pairs = symmetry.reshape(len(symmetry), -1, 1).expand(-1, streams // 2, 2)
     return of_pairs.flatten(1) & part > 0
 

@@ -168,15 +168,16 @@ class MonomialPool(nn.Module):
         ids, count = graph_ids(graph)
         inputs, outputs = graph.layer == 0, graph.layer == graph.depth
 
-        def of(nodes: Tensor) -> list[Tensor]:
+        def moments_of(nodes: Tensor) -> list[Tensor]:
             # The others go to one more graph, which is dropped.
             group = torch.where(nodes, ids, count)
-            counts = inv.new_zeros(count + 1, 1).index_add(0, group, torch.ones_like(inv[:, :1]))
-            return [x[:count] for x in moments(inv, group, 1 / counts.clamp(min=1))]
+            counts = ids.new_zeros(count + 1).index_add(0, group, torch.ones_like(group))
+            shares = counts.clamp(min=1).double().reciprocal().unsqueeze(1)
+            return [x[:count] for x in moments(inv, group, shares)]
 
-        parts = [*of(~(inputs | outputs)), of(inputs)[0]]
+        parts = [*moments_of(~(inputs | outputs)), moments_of(inputs)[0]]
         if self.outputs is None:
-            parts.append(of(outputs)[0])
+            parts.append(moments_of(outputs)[0])
         else:
             counts = ids.new_zeros(count).index_add(0, ids, outputs.to(ids))
             if looks_at_values(graph) and not bool((counts == self.outputs).all()):
