@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Symmetry
-from nfn_monomial.checks import FLOATING, WHOLE, checked, is_dense, shown
+from nfn_monomial.checks import FLOATING, WHOLE, checked, is_dense, same_numbers, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
@@ -142,3 +142,49 @@ def _misled(graph: Any, ids: Tensor, ends: Tensor) -> Tensor:
     layers = torch.stack([source, target])
     joined = layers.new_zeros(2, int(number.max()) + 1).scatter_(1, number.expand(2, -1), layers)
     return (joined[:, number] != layers).any(0)
+
+
+def check_ends(edge_index: Tensor, nodes: int) -> None:
+    """Raises unless both ends of all edges are nodes."""
+    if bool((wrong := (edge_index < 0) | (edge_index >= nodes)).any()):
+        edge = int(wrong.any(0).nonzero()[0])
+        source, target = edge_index[:, edge].tolist()
+        raise InvalidValueError(
+            f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
+            "made for another graph?"
+        )
+
+
+def streams_of(
+    where: str, x: Tensor, channels: int, pairs: int | None, like: Tensor | None = None, **others: Tensor | None
+) -> Tensor:
+    """The streams that are side by side in ``x``: ``(N, 2 K + 1, C)``.
+
+    Raises:
+        TypeError: if dtypes or devices are not those that ``like``, a parameter, has.
+        ValueError: if ``x`` has other streams, or the others, attributes of a graph by their names, other shapes.
+    """
+    if others.get("edge_streams") is not None and pairs is None:
+        raise InvalidValueError(f"{where}: graphs with edge_streams need pairs=graph.stream_symmetry.shape[1]")
+    count = 2 * (pairs or 1) + 1
+    if x.ndim != 2 or x.shape[1] != count * channels:
+        raise InvalidValueError(
+            f"{where}: x has shape {tuple(x.shape)}; (N, {count * channels}) is expected: "
+            f"{'three' if count == 3 else count} streams of {channels} channels, as MonomialEmbedding makes them"
+        )
+    require_tensor(x, "x", ("N", "C"), FLOATING, where)
+    if like is not None:
+        same_numbers(x, like, where)
+    edges, symmetry = others.get("edge_attr"), others.get("symmetry")
+    number = "E" if edges is None or not edges.ndim else len(edges)
+    shapes: dict[str, tuple[int | str, ...]] = {
+        "edge_attr": ("E", channels),
+        "edge_index": (2, number),
+        "edge_streams": (number, 2),
+        "group": (len(x),),
+        "symmetry": (len(x),) if symmetry is None or symmetry.ndim < 2 else (len(x), pairs or 1),
+    }
+    for name, value in others.items():
+        if value is not None:
+            require_tensor(value, name, shapes[name], FLOATING if name == "edge_attr" else WHOLE, where)
+    return x.reshape(len(x), count, channels)

@@ -10,69 +10,82 @@ Layers take and give tensors, as those of ``torch_geometric`` do, and fit into i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import scatter
+from torch_geometric.nn.inits import reset
 
-from nfn_monomial import Symmetry
-from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, shown
-from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.edges import scaled, watched
-from nfn_monomial.nn.incidence import Adder, Places, zeros_to_add_to
+from nfn_monomial.checks import Count, checked, shown
+from nfn_monomial.errors import InvalidTypeError
+from nfn_monomial.nn.canonicalize import neutral
+from nfn_monomial.nn.edges import AtEnd, Matrices, at_ends, edge_change, edge_messages, mixed, product, scaled, watched
+from nfn_monomial.nn.incidence import Kind
 from nfn_monomial.nn.neurons import CHAIN, StreamPlan
-from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
-from nfn_monomial.nn.norm import by_size, by_size_of, frame
-from nfn_monomial.space.packing import wide
+from nfn_monomial.nn.neurons.layout import kind_of
+from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
+from nfn_monomial.nn.sizes import length, over_size, over_sizes, reciprocal_frames
 
-from .checks import require_tensor
+from .checks import check_ends, streams_of
 from .factors import FLIPS, SCALES
 
 
-class Pairs:
-    """The methods of `Grid` for edges ``(E, C)`` between any neurons ``(N, C)``.
+class GraphIncidence:
+    """The `Incidence` of edges ``(1, E, C)`` that each join two neurons of a graph, the target first.
 
     Args:
-        at: for each end, which row of features is at that end of each edge ``(E,)``.
+        edge_index: as in the graph.
+        nodes: the number of nodes.
+        streams: the number of streams, side by side: charged features of neurons are ``(1, nodes streams, C)``.
+        edge_streams: see `MonomialConv`.
     """
 
-    def __init__(self, at: tuple[Tensor, ...]) -> None:
-        self._at = at
+    def __init__(self, edge_index: Tensor, nodes: int, streams: int, edge_streams: Tensor | None = None) -> None:
+        source, target = edge_index
+        along: Sequence[Any] = (0, 1)
+        against: Sequence[Any] = (1, 0)
+        if edge_streams is not None:
+            along = edge_streams.unbind(1)
+            against = [torch.where(q == streams - 1, q, q ^ 1) for q in along]
+        self.nodes, self.streams = nodes, streams
+        self.rows: dict[Kind, tuple[Tensor, Tensor]] = {
+            "along": (target * streams + along[0], source * streams + along[1]),
+            "against": (target * streams + against[0], source * streams + against[1]),
+            "inv": (target, source),
+        }
 
-    def plan(self, edges: Tensor, size: int) -> int:
-        """The number of edges in a block of about ``size`` numbers."""
-        return max(1, size // edges.shape[1])
+    def take(self, neurons: Tensor, end: int, kind: Kind) -> Tensor:
+        """See `Incidence`."""
+        return neurons[0].index_select(0, self.rows[kind][end]).unsqueeze(0)
 
-    def parts(self, x: Tensor, plan: int) -> Iterable[Tensor]:
-        """For each block the features of its edges, or those that all edges share."""
-        blocks = len(torch.split(self._at[0], plan))
-        return torch.split(x, plan) if len(x) == len(self._at[0]) else [x] * blocks
+    def sum(self, edges: Tensor, end: int, kind: Kind) -> Tensor:
+        """See `Incidence`."""
+        # In half precision a sum soon is too large to change.
+        values = edges[0].float() if edges.dtype in (torch.float16, torch.bfloat16) else edges[0]
+        total = values.new_zeros(self.nodes if kind == "inv" else self.nodes * self.streams, values.shape[-1])
+        return total.index_add(0, self.rows[kind][end], values).to(edges.dtype).unsqueeze(0)
 
-    def take(self, neurons: Tensor, end: int) -> Tensor:
-        """For each edge the features of the neuron at an end."""
-        return neurons.index_select(0, self._at[end])
-
-    def taken(self, neurons: Tensor, end: int, plan: int) -> Iterable[Tensor]:
-        """The same for each block."""
-        return (neurons.index_select(0, at) for at in torch.split(self._at[end], plan))
-
-    def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
-        """Sums over the edges of each neuron at an end, whose features are ``like`` others."""
-        total = zeros_to_add_to(like.to(values.dtype))
-        return total.index_add(0, self._at[end], values.to(total.dtype)).to(values.dtype)
-
-    def adders(self, total: Tensor, end: int, plan: int) -> Iterable[Adder]:
-        """For each block an adder to the totals of all neurons at an end."""
-        return [partial(_add_rows, total, at) for at in torch.split(self._at[end], plan)]
+    def mean(self, edges: Tensor, end: int) -> Tensor:
+        """See `Incidence`."""
+        rows = self.rows["inv"][end]
+        degrees = rows.new_zeros(self.nodes).index_add(0, rows, torch.ones_like(rows))
+        return self.sum(edges, end, "inv") / degrees.clamp(min=1).unsqueeze(-1).to(edges.dtype)
 
 
-def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
-    total.index_add_(0, at, values.to(total.dtype))
+def arranged(x: Tensor, channels: int) -> Tensor:
+    """Streams of nodes side by side ``(N, K C)`` -> ``(K, 1, N, C)``, in the order of `NodeKind`: the first ones of all
+    pairs, the second ones, ``inv``."""
+    streams = x.reshape(len(x), x.shape[-1] // channels, channels).movedim(1, 0).unsqueeze(1)
+    return torch.cat([streams[:-1:2], streams[1:-1:2], streams[-1:]])
+
+
+def side_by_side(streams: Tensor) -> Tensor:
+    """The inverse of `arranged`."""
+    pairs = len(streams) // 2
+    order = [*(i + half for i in range(pairs) for half in (0, pairs)), -1]
+    return torch.cat([streams[i, 0] for i in order], -1)
 
 
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
@@ -82,9 +95,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     other. On graphs of one chain of layers it computes the same as ``MessagePassing(space, channels, tied=True)``, with
     the same parameters. The output is an update: add it for a residual connection.
 
-    Any edges will do, in any order. On a CPU no message is kept: they are computed in blocks of edges. So ``propagate``
-    is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` show the
-    importance of edges.
+    Any edges will do, in any order. `propagate` sends along each edge the forward message, the backward one and hidden
+    features, side by side ``(E, 3 C)``: `message`, which hooks see and explainers mask. `aggregate` adds up the first
+    at targets and the second at sources, and averages the third at both; `edge_updater` updates the edges.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 
@@ -92,6 +105,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         channels: ``C``.
         pairs: ``K``, how many pairs of streams nodes have; more than one are those of graphs of any network, whose
             edges say which they meet: ``edge_streams``.
+        last: whether only invariants of nodes are read after the layer: ``edge_attr`` is then returned as it is.
 
     >>> from torch_geometric.nn import Sequential
     >>> conv = MonomialConv(8)
@@ -102,19 +116,18 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     """
 
     @checked
-    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
+    def __init__(self, channels: Count, pairs: Count | None = None, *, last: bool = False) -> None:
         super().__init__(aggr=None, node_dim=0)
-        self.channels, self.pairs = channels, pairs
+        self.channels, self.pairs, self.last = channels, pairs, last
         charges = ((q,) for i in range(1, (pairs or 0) + 1) for q in (i, -i))
-        self.edges = EdgeMessages(channels)
-        self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else StreamPlan((*charges, (0,)), reached=True))
+        plan = CHAIN if pairs is None else StreamPlan((*charges, (0,)), reached=True)
+        self.edges = EdgeMessages(channels, updates=not last)
+        self.nodes = NeuronUpdate(channels, kind_of(plan))
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
-        super().reset_parameters()
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                module.reset_parameters()
+        """Draws all parameters anew."""
+        self.edges.reset_parameters()
+        self.nodes.reset_parameters()
 
     @checked
     def forward(
@@ -129,40 +142,63 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             edge_streams: ``(E, 2)``, the stream that transforms as an edge does at its target and at its source, as in
                 graphs of any network; without it +1 and -1.
         """
-        streams = _streams(
-            "MonomialConv", x, self.channels, self.pairs, next(self.parameters(), None),
+        streams = streams_of(
+            "MonomialConv", x, self.channels, self.pairs, self.edges.ends,
             edge_index=edge_index, edge_attr=edge_attr, edge_streams=edge_streams,
         )  # fmt: skip
-        count, at = len(streams), (edge_index[1], edge_index[0])
         if edge_attr.device.type == "cpu" and not watched(edge_attr):
-            _require_ends(edge_index, len(x))
-        inv = Pairs(at)
-        if edge_streams is None:
-            places = Places(inv, inv, inv)
-            ends = [(streams[1], streams[0], streams[-1]), (streams[0], streams[1], streams[-1])]
-        else:
-            # Every stream of a neuron has a place of its own, those of a neuron side by side.
-            opposite = torch.where(edge_streams == count - 1, edge_streams, edge_streams ^ 1)
-            against, along = (
-                Pairs(tuple(end * count + q for end, q in zip(at, of.unbind(1), strict=True)))
-                for of in (opposite, edge_streams)
-            )
-            places = Places(against, along, inv)
-            every = x.reshape(len(x) * count, -1)
-            ends = [(every, every, streams[-1])] * 2
-        (sums, hidden), edges = self.edges(places, edge_attr, ends)
-        if edge_streams is not None:
-            sums = torch.add(*sums).view(len(x), count, -1).unbind(1)
-        ones = edge_index.new_ones(edge_index.shape[1])
-        degrees = [edge_index.new_zeros(len(x)).index_add(0, end, ones).clamp(min=1)[:, None].to(x) for end in at]
-        means = [z / degree for z, degree in zip(hidden, degrees, strict=True)]
-        return torch.cat(self.nodes(streams, sums, *means), -1), edges
+            check_ends(edge_index, len(x))
+        at = GraphIncidence(edge_index, len(x), streams.shape[1], edge_streams)
+        # Nodes bring all their streams, of which every edge takes its own.
+        against, *along, hidden = self.edges.ends.unbind(1)
+        every, inv = streams.flatten(0, 1).expand(2, -1, -1), streams[:, -1].expand(2, -1, -1)
+        messages, invariants = mixed(every, against).chunk(2), mixed(inv, hidden).chunk(2)
+        products = mixed(every, along[0]).chunk(2) if along else [None, None]
+        ends = list(map(AtEnd, messages, products, invariants))
+        new, z = self.propagate(edge_index, x=x, edge_attr=edge_attr, ends=ends, at=at)
+        if self.last:
+            return new, edge_attr
+        return new, self.edge_updater(edge_index, edge_attr=edge_attr, z=z, ends=ends, at=at)
+
+    def message(self, edge_attr: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
+        """The forward and the backward message of each edge, and its hidden features: ``(E, 3 C)``."""
+        matrices = Matrices(self.edges.hidden, self.edges.bias, self.edges.gate)
+        sent, z = edge_messages(at, edge_attr.unsqueeze(0), ends, matrices)
+        return torch.cat([*sent, z], -1).squeeze(0)
+
+    def aggregate(self, inputs: Tensor, at: GraphIncidence) -> tuple[Tensor, Tensor]:
+        """Sums at the ends, as `NeuronUpdate` takes them, and the hidden features of edges."""
+        *sent, z = inputs.unsqueeze(0).chunk(3, -1)
+        (to_targets, into), (to_sources, out_of) = at_ends(at, sent, z)
+        sums = arranged((to_targets + to_sources).view(at.nodes, -1), self.channels)
+        means = torch.stack([into, out_of])
+        return torch.cat([sums[: self.nodes.kind.summed], means]), z.squeeze(0)
+
+    def update(self, inputs: tuple[Tensor, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """The update of nodes, and the hidden features of edges."""
+        (sums, z), nodes = inputs, self.nodes
+        new = updated(nodes.kind, arranged(x, self.channels), sums, nodes.mixes, nodes.inv, nodes.bias)
+        return side_by_side(torch.cat(new)), z
+
+    def edge_update(self, edge_attr: Tensor, z: Tensor, ends: Sequence[AtEnd], at: GraphIncidence) -> Tensor:
+        """The update of edges of these hidden features."""
+        assert self.edges.gate is not None
+        return edge_change(at, edge_attr.unsqueeze(0), z.unsqueeze(0), ends, self.edges.gate).squeeze(0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}{'' if self.pairs is None else f', pairs={self.pairs}'})"
 
 
-class _StreamLayer(nn.Module):
+class Composite(nn.Module):
+    """A module of which all parameters are those of its parts."""
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for part in self.children():
+            reset(part)
+
+
+class _StreamLayer(Composite):
     """A layer on streams of so many channels, of so many pairs, see `MonomialConv`."""
 
     @checked
@@ -180,18 +216,22 @@ class MonomialGate(_StreamLayer):
     Args:
         channels: of every stream.
         pairs: see `MonomialConv`.
+        last: whether only invariants are read after the layer: charged streams then pass through.
     """
 
-    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
+    def __init__(self, channels: Count, pairs: Count | None = None, *, last: bool = False) -> None:
         super().__init__(channels, pairs)
-        self.gate = NeuronGate(channels, 2 * (pairs or 1) + 1)
+        self.last = last
+        self.gate = NeuronGate(channels, 2 * (pairs or 1) + 1, gates=not last)
 
     @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
-        like = next(self.parameters(), None)  # replicas have none
-        streams = _streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry)
-        return torch.cat(self.gate(streams, _neutral(streams[:-1], symmetry)), -1)
+        gate = self.gate
+        streams = streams_of("MonomialGate", x, self.channels, self.pairs, gate.hidden, symmetry=symmetry)
+        stacked, killed = (t.movedim(1, 0).unsqueeze(1) for t in (streams, _neutral(streams, symmetry)))
+        new = gated(stacked, killed, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)
+        return torch.cat([stacked[:-1], *new] if self.last else new).squeeze(1).movedim(0, 1).flatten(1)
 
 
 class MonomialNorm(_StreamLayer):
@@ -207,6 +247,11 @@ class MonomialNorm(_StreamLayer):
         self.edge_gain = nn.Parameter(torch.ones(channels))
         self.gain = nn.Parameter(torch.ones(2 * (pairs or 1) + 1, channels))
 
+    def reset_parameters(self) -> None:
+        """Sets all gains to 1."""
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
     @checked
     def forward(
         self,
@@ -221,38 +266,26 @@ class MonomialNorm(_StreamLayer):
 
         For ``symmetry`` see `MonomialGate`, for ``edge_streams`` `MonomialConv`.
         """
-        *charged, inv = _streams(
+        streams = streams_of(
             "MonomialNorm", x, self.channels, self.pairs, self.gain, edge_index=edge_index, edge_attr=edge_attr,
             edge_streams=edge_streams, symmetry=symmetry, group=group,
         )  # fmt: skip
-        # Reciprocals of the streams' frames.
-        frames = [
-            torch.where(felt & SCALES > 0, frame(charged[i ^ 1], t), 1.0)
-            for i, (t, felt) in enumerate(zip(charged, _felt_by(charged, symmetry), strict=True))
-        ]
-        source, target = edge_index
-        count = len(x)
-        members = group.new_zeros(count).index_add(0, group, torch.ones_like(group)).clamp(min=1)[:, None]
-
-        def by_group(x: Tensor, measured: Tensor, groups: Tensor) -> Tensor:
-            def largest(sizes: Tensor) -> Tensor:
-                return torch.as_tensor(scatter(sizes.abs().amax(-1, keepdim=True), groups, 0, count, "max"))[groups]
-
-            def mean_square(x: Tensor) -> Tensor:
-                total = scatter(x.square().mean(-1, keepdim=True), groups, 0, count, "sum")
-                return torch.as_tensor(total / members)[groups]
-
-            return scaled(x, by_size_of(measured, largest, mean_square))
-
-        if edge_streams is None:
-            by = frames[0][target] * frames[1][source]
-        else:
-            table = torch.cat([*frames, torch.ones_like(inv[:, :1])], -1)
-            by = (table[target, edge_streams[:, 0]] * table[source, edge_streams[:, 1]])[:, None]
-        edges = by_group(edge_attr, wide(edge_attr) * by, group[target]) * self.edge_gain
-        normed = [by_group(t, wide(t) * f, group) for t, f in zip(charged, frames, strict=True)]
-        normed.append(scaled(inv, by_size(wide(inv))))
-        return torch.cat([t * gain for t, gain in zip(normed, self.gain, strict=True)], -1), edges
+        (nodes, count, _), target = streams.shape, edge_index[1]
+        members = torch.zeros_like(group).index_add(0, group, torch.ones_like(group)).index_select(0, group)
+        roots = (self.channels * members.double().unsqueeze(1)).sqrt()
+        lengths = length(streams, (-1,)).squeeze(-1)
+        charged = lengths[:, :-1]
+        opposite = charged.reshape(nodes, count // 2, 2).flip(-1).flatten(1)
+        frames = reciprocal_frames(charged, opposite, _acts(symmetry, count, SCALES))
+        by = over_sizes(charged * frames, group, nodes, roots, x.dtype)
+        by_inv = over_size(streams[:, -1], (-1,), roots.new_full((), self.channels**0.5))
+        # Invariants have no frame.
+        of_streams = torch.cat([frames, torch.ones_like(lengths[:, -1:])], 1).view(1, -1, 1)
+        ends = GraphIncidence(edge_index, nodes, count, edge_streams)
+        measured = length(edge_attr, (-1,)) * product([ends.take(of_streams, i, "along")[0] for i in range(2)])
+        by_edges = over_sizes(measured, group.index_select(0, target), nodes, roots.index_select(0, target), x.dtype)
+        normed = scaled(streams, torch.cat([by, by_inv], 1).unsqueeze(-1) * self.gain)
+        return normed.flatten(1), scaled(edge_attr, by_edges * self.edge_gain)
 
 
 class MonomialCanonicalize(nn.Module):
@@ -267,8 +300,20 @@ class MonomialCanonicalize(nn.Module):
         """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
         pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
         channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
-        streams = _streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
-        return torch.cat([*_neutral(streams[:-1], symmetry), streams[-1]], -1)
+        streams = streams_of("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
+        return torch.cat([_neutral(streams, symmetry), streams[:, -1:]], 1).flatten(1)
+
+
+def _acts(symmetry: Tensor, streams: int, part: int) -> Tensor:
+    """Returns whether this part of a symmetry acts on each charged stream: ``(N, 2 K)``."""
+    of_pairs = symmetry.reshape(len(symmetry), -1, 1).expand(-1, streams // 2, 2)
+    return of_pairs.flatten(1) & part > 0
+
+
+def _neutral(streams: Tensor, symmetry: Tensor) -> Tensor:
+    """The charged ones of streams ``(N, 2 K + 1, C)`` with their charge killed, each under its node's own symmetry."""
+    flips, scales = (_acts(symmetry, streams.shape[1], part).unsqueeze(-1) for part in (FLIPS, SCALES))
+    return neutral(streams[:, :-1], flips, scales)
 
 
 def layer_groups(graph: Any) -> Tensor:
@@ -280,63 +325,3 @@ def layer_groups(graph: Any) -> Tensor:
     order = order[ids[order].argsort(stable=True)]
     begins = (graph.layer[order].diff() != 0) | (ids[order].diff() != 0)
     return torch.zeros_like(order).index_copy(0, order[1:], begins.cumsum(0))
-
-
-def _require_ends(edge_index: Tensor, nodes: int) -> None:
-    if bool((wrong := (edge_index < 0) | (edge_index >= nodes)).any()):
-        edge = int(wrong.any(0).nonzero()[0])
-        source, target = edge_index[:, edge].tolist()
-        raise InvalidValueError(
-            f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
-            "made for another graph?"
-        )
-
-
-def _streams(
-    where: str,
-    x: Tensor,
-    channels: int,
-    pairs: int | None,
-    like: Tensor | None = None,
-    **others: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """The streams side by side in ``x``; raise unless they are as many, and the others are of its nodes and edges."""
-    if others.get("edge_streams") is not None and pairs is None:
-        raise InvalidValueError(f"{where}: graphs with edge_streams need pairs=graph.stream_symmetry.shape[1]")
-    count = 2 * (pairs or 1) + 1
-    if x.ndim != 2 or x.shape[1] != count * channels:
-        raise InvalidValueError(
-            f"{where}: x has shape {tuple(x.shape)}; (N, {count * channels}) is expected: "
-            f"{'three' if count == 3 else count} streams of {channels} channels, as MonomialEmbedding makes them"
-        )
-    require_tensor(x, "x", ("N", "C"), FLOATING, where)
-    if like is not None:
-        same_numbers(x, like, where)
-    edges, symmetry = others.get("edge_attr"), others.get("symmetry")
-    number = "E" if edges is None or not edges.ndim else len(edges)
-    shapes: dict[str, tuple[int | str, ...]] = {
-        "edge_attr": ("E", channels),
-        "edge_index": (2, number),
-        "edge_streams": (number, 2),
-        "group": (len(x),),
-        "symmetry": (len(x),) if symmetry is None or symmetry.ndim < 2 else (len(x), pairs or 1),
-    }
-    for name, value in others.items():
-        if value is not None:
-            require_tensor(value, name, shapes[name], FLOATING if name == "edge_attr" else WHOLE, where)
-    return x.chunk(count, -1)
-
-
-def _felt_by(charged: Sequence[Tensor], symmetry: Tensor) -> list[Tensor]:
-    """The symmetry that acts on each charged stream: ``(N, 1)``."""
-    pairs = symmetry.reshape(len(symmetry), -1).expand(-1, len(charged) // 2)
-    return [pairs[:, i // 2, None] for i in range(len(charged))]
-
-
-def _neutral(charged: Sequence[Tensor], symmetry: Tensor) -> list[Tensor]:
-    """Streams with their charge killed, every node's under its own symmetry: see `degree_zero`."""
-    neutral = []
-    for x, felt in zip(charged, _felt_by(charged, symmetry), strict=True):
-        x = torch.where(felt & SCALES > 0, degree_zero(x, Symmetry.SCALE), x)
-        neutral.append(torch.where(felt & FLIPS > 0, x.abs(), x))
-    return neutral

@@ -8,20 +8,18 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.utils import scatter
 
 from nfn_monomial.checks import FLOATING, Count, Size, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.edges import scaled
-from nfn_monomial.nn.norm import by_size
-from nfn_monomial.space.packing import wide
+from nfn_monomial.nn.sizes import log_sums, moments, over_size, square_sums
 
 from .checks import check_attributes, check_values, graph_ids, looks_at_values, require_tensor
-from .conv import MonomialConv, MonomialGate, MonomialNorm, layer_groups
+from .conv import Composite, MonomialConv, MonomialGate, MonomialNorm, layer_groups
 from .factors import SCALES
 
 
-class MonomialEmbedding(nn.Module):
+class MonomialEmbedding(Composite):
     """A graph's biases and kernels -> streams ``x (N, 3 C)`` and ``edge_attr (E, C)``, equivariantly.
 
     Biases enter ``out`` linearly, kernels the edges. FIXED neurons have learned embeddings by their number, one table
@@ -76,15 +74,15 @@ class MonomialEmbedding(nn.Module):
         fixed = graph.symmetry == 0
         last = fixed & (graph.layer == graph.depth) & (graph.depth > 0)
         first = fixed & ~last
-        for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)) if looks else ():
-            count = int(graph.neuron.masked_fill(~at, 0).max()) + 1
-            if count > table.num_embeddings:
+        # No group acts on FIXED neurons, so all of their streams may start as anything.
+        x = graph.x.new_zeros(1)
+        for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)):
+            number = graph.neuron.masked_fill(~at, 0)
+            if looks and (count := int(number.max()) + 1) > table.num_embeddings:
                 raise InvalidValueError(
                     f"MonomialEmbedding: a network has {count} {name}; built for {table.num_embeddings}"
                 )
-        # No group acts on FIXED neurons, so all of their streams may start as anything.
-        x = torch.where(first[:, None], self.inputs(graph.neuron.masked_fill(~first, 0)), 0.0)
-        x = x + torch.where(last[:, None], self.outputs(graph.neuron.masked_fill(~last, 0)), 0.0)
+            x = x + torch.where(at[:, None], table(number), 0.0)
         out, *others, inv = x.chunk(self.streams, -1)
         x = torch.cat([out + self.bias(graph.x), *others, inv + self.place(self._places(graph))], -1)
         return x, self.kernel(graph.edge_attr)
@@ -92,37 +90,35 @@ class MonomialEmbedding(nn.Module):
     def _places(self, graph: Any) -> Tensor:
         """Per node: its layer by depth, from the start and the end, and three log norms: invariants ``(N, 6)``."""
         source, target = graph.edge_index
-        scaled = graph.symmetry & SCALES > 0
-        square = graph.edge_attr.square().sum(-1).masked_fill(scaled[source] | scaled[target], 0)
-        n = len(graph.x)
-        norms = [
-            scatter(square, target, 0, n, "sum"),
-            scatter(square, source, 0, n, "sum"),
-            graph.x.square().sum(-1).masked_fill(scaled, 0),
-        ]
-        layer, depth = graph.layer.to(square), graph.depth.to(square)
-        return torch.stack(
-            [layer / depth.clamp(min=1), 1 / (1 + layer), 1 / (1 + depth - layer), *((s + 1e-6).log() for s in norms)],
-            -1,
-        )
+        scales, nodes = graph.symmetry & SCALES > 0, torch.arange(len(graph.x), device=source.device)
+        of_edges = square_sums(graph.edge_attr, -1).masked_fill(scales[source] | scales[target], 0)
+        of_nodes = square_sums(graph.x, -1).masked_fill(scales, 0)
+        squares, at = torch.cat([of_edges, of_edges, of_nodes]), torch.cat([3 * target, 3 * source + 1, 3 * nodes + 2])
+        norms = log_sums(squares, at, 3 * len(nodes)).view(-1, 3).to(graph.x)
+        layer, depth = graph.layer.to(graph.x), graph.depth.to(graph.x)
+        places = [layer / depth.clamp(min=1), 1 / (1 + layer), 1 / (1 + depth - layer)]
+        return torch.cat([torch.stack(places, -1), norms], -1)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, in_channels={self.in_channels}, entries={self.entries}"
 
 
-class MonomialBlock(nn.Module):
+class MonomialBlock(Composite):
     """`MonomialNorm`, `MonomialConv`, `MonomialGate` and residual connections: the core's `MessageBlock` on graphs.
 
     Args:
         channels: of every stream and of the edges.
         pairs: see `MonomialConv`.
+        last: whether only invariants of nodes are read after the block: edges then stay as they are.
     """
 
     @checked
-    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
+    def __init__(self, channels: Count, pairs: Count | None = None, *, last: bool = False) -> None:
         super().__init__()
-        kinds = (MonomialNorm, MonomialConv, MonomialGate)
-        self.norm, self.conv, self.gate = (kind(channels, pairs) for kind in kinds)
+        self.last = last
+        self.norm = MonomialNorm(channels, pairs)
+        self.conv = MonomialConv(channels, pairs, last=last)
+        self.gate = MonomialGate(channels, pairs, last=last)
 
     def forward(
         self,
@@ -136,7 +132,7 @@ class MonomialBlock(nn.Module):
         """``x (N, 3 C)`` and ``edge_attr (E, C)`` -> the same; for all else see `MonomialNorm`."""
         y, e = self.norm(x, edge_index, edge_attr, symmetry, group, edge_streams)
         dy, de = self.conv(y, edge_index, e, edge_streams)
-        return x + self.gate(y + dy, symmetry), edge_attr + e + de
+        return x + self.gate(y + dy, symmetry), edge_attr if self.last else edge_attr + e + de
 
 
 class MonomialPool(nn.Module):
@@ -172,17 +168,16 @@ class MonomialPool(nn.Module):
         ids, count = graph_ids(graph)
         inputs, outputs = graph.layer == 0, graph.layer == graph.depth
 
-        def mean(values: Tensor, of: Tensor) -> Tensor:
-            # Nodes of another kind go to one more graph, which is dropped.
-            averaged: Tensor = scatter(values, torch.where(of, ids, count), 0, count + 1, "mean")[:count]
-            return averaged
+        def moments_of(nodes: Tensor) -> list[Tensor]:
+            # The others go to one more graph, which is dropped.
+            group = torch.where(nodes, ids, count)
+            counts = ids.new_zeros(count + 1).index_add(0, group, torch.ones_like(group))
+            shares = counts.clamp(min=1).double().reciprocal().unsqueeze(1)
+            return [x[:count] for x in moments(inv, group, shares)]
 
-        hidden = ~(inputs | outputs)
-        average = mean(inv, hidden)
-        spread = mean((inv - average[ids]).square(), hidden)
-        parts = [average, (spread + 1e-6).sqrt(), mean(inv, inputs)]
+        parts = [*moments_of(~(inputs | outputs)), moments_of(inputs)[0]]
         if self.outputs is None:
-            parts.append(mean(inv, outputs))
+            parts.append(moments_of(outputs)[0])
         else:
             counts = ids.new_zeros(count).index_add(0, ids, outputs.to(ids))
             if looks_at_values(graph) and not bool((counts == self.outputs).all()):
@@ -199,7 +194,7 @@ class MonomialPool(nn.Module):
         return f"{self.channels}, outputs={self.outputs}, out_features={self.out_features}"
 
 
-class MonomialGNN(nn.Module):
+class MonomialGNN(Composite):
     """An invariant network on graphs: embedding, blocks, pool, MLP; for batches of any architectures and activations.
 
     Every network's own symmetries are respected. Give it graphs of networks whose scales are balanced (`balance` with
@@ -236,7 +231,7 @@ class MonomialGNN(nn.Module):
     ) -> None:
         super().__init__()
         self.embed = MonomialEmbedding(channels, kernel, inputs, outputs, in_channels=in_channels, pairs=pairs)
-        self.blocks = nn.ModuleList(MonomialBlock(channels, pairs) for _ in range(layers))
+        self.blocks = nn.ModuleList(MonomialBlock(channels, pairs, last=i == layers - 1) for i in range(layers))
         self.pool = MonomialPool(channels, outputs if readout == "apart" else None)
         self.head = nn.Sequential(
             nn.Linear(self.pool.out_features, hidden), nn.SiLU(),
@@ -252,5 +247,6 @@ class MonomialGNN(nn.Module):
         for block in self.blocks:
             x, edge_attr = block(x, graph.edge_index, edge_attr, symmetry, group, streams)
         inv = x[:, -self.pool.channels :]
-        out_features: Tensor = self.head(self.pool(scaled(inv, by_size(wide(inv))), graph))
+        by = over_size(inv, (-1,), inv.new_full((), self.pool.channels**0.5, dtype=torch.float64))
+        out_features: Tensor = self.head(self.pool(scaled(inv, by), graph))
         return out_features

@@ -28,7 +28,7 @@ from torch.nn.functional import silu
 
 from .edges import AtEnd, Matrices, plain_exchange, product, sum_of, watched
 from .incidence import Grid
-from .norm import length, over_length, over_size
+from .sizes import length, over_length, over_size
 
 BLOCK = 2**19
 """Bytes of the edges of one block on a CPU; on a GPU all edges of a call are one."""

@@ -55,18 +55,33 @@ def plain_exchange(
         residual: whether ``x + e + update`` is returned, not the update.
         mask: 0 where there is no edge.
     """
-    messages = [at.take(end.message, i, "against") for i, end in enumerate(ends)]
     e = edges if scale is None else scaled(edges, scale)
-    sent = [e * product(messages, i) for i in range(len(ends))]
-    hidden = [at.take(end.hidden, i, "inv") for i, end in enumerate(ends)]
-    z = silu(mixed(sent[0] * messages[0], matrices.hidden, matrices.bias) + sum_of(hidden))
+    sent, z = edge_messages(at, e, ends, matrices)
     z = z if mask is None else z * mask
     updated = edges
     if matrices.gate is not None:
-        new = product([at.take(end.product, i, "along") for i, end in enumerate(ends) if end.product is not None])
-        update = torch.addcmul(new, e, mixed(z, matrices.gate))
+        update = edge_change(at, e, z, ends, matrices.gate)
         updated = edges + e + update if residual else update
-    return [(at.sum(x, i, "along"), at.mean(z, i)) for i, x in enumerate(sent)], updated
+    return at_ends(at, sent, z), updated
+
+
+def edge_messages(at: Incidence, e: Tensor, ends: Sequence[AtEnd], matrices: Matrices) -> tuple[list[Tensor], Tensor]:
+    """The messages that edges send to each end, and their hidden features."""
+    messages = [at.take(end.message, i, "against") for i, end in enumerate(ends)]
+    sent = [e * product(messages, i) for i in range(len(ends))]
+    invariants = [at.take(end.hidden, i, "inv") for i, end in enumerate(ends)]
+    return sent, silu(mixed(sent[0] * messages[0], matrices.hidden, matrices.bias) + sum_of(invariants))
+
+
+def edge_change(at: Incidence, e: Tensor, z: Tensor, ends: Sequence[AtEnd], gate: Tensor) -> Tensor:
+    """The update of edges that have hidden features ``z``; the matrices ``gate`` are G."""
+    new = product([at.take(end.product, i, "along") for i, end in enumerate(ends) if end.product is not None])
+    return torch.addcmul(new, e, mixed(z, gate))
+
+
+def at_ends(at: Incidence, sent: Sequence[Tensor], z: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The sum of the messages to each end, and the mean of hidden features there."""
+    return [(at.sum(x, i, "along"), at.mean(z, i)) for i, x in enumerate(sent)]
 
 
 def mixed(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:

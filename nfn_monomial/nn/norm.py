@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, checked
+from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .edges import scaled, watched
-from .neurons.buckets import Neurons, Norms
+from .neurons.buckets import Neurons
 from .neurons.layers import NeuronLayer
+from .sizes import length, over_size, over_sizes, reciprocal_frames
 
 
 class EquivariantNorm(NeuronLayer):
@@ -61,7 +63,10 @@ class EquivariantNorm(NeuronLayer):
         if norms.scaled is None and not watched(x):
             return _Normed.apply(x, gain, norms.group, norms.groups, roots), None  # type: ignore[no-untyped-call]
         lengths = length(x, (-1,)).squeeze(-1)
-        frames = None if norms.scaled is None else _frames(norms, lengths)
+        frames = None
+        if norms.scaled is not None:
+            opposite = torch.where(norms.alone, 0.0, lengths.index_select(0, norms.opposite))
+            frames = reciprocal_frames(lengths, opposite, norms.scaled)
         by = over_sizes(lengths if frames is None else lengths * frames, norms.group, norms.groups, roots, x.dtype)
         return scaled(x, by.unsqueeze(-1) * gain.unsqueeze(1)), frames
 
@@ -71,98 +76,13 @@ class EquivariantNorm(NeuronLayer):
         if frames is not None:
             at_ends = buckets.at_ends(buckets.taken(frames.unsqueeze(-1)))
             for i, (bucket, ends) in enumerate(zip(buckets.edges, at_ends, strict=True)):
-                measured[i] = measured[i].to(_wide(measured[i].dtype))
+                measured[i] = wide(measured[i])
                 for j, of_end in enumerate(ends):
                     measured[i] = measured[i] * bucket.grid.take(of_end[:, 1], j).to(measured[i].dtype)
         return [
             over_size(x, (*range(1, x.ndim - 2), -1), bucket.roots) * self.edge_gain
             for x, bucket in zip(measured, buckets.edges, strict=True)
         ]
-
-
-def length(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Norms over dimensions, which are kept, in float64: nothing overflows, and sums of squares lose nothing."""
-    if x.dtype != torch.float64 and not torch.is_grad_enabled():
-        norm: Tensor = torch.linalg.vector_norm(x, 2, tuple(dims), True, dtype=torch.float64)
-        return norm
-    top = x.new_ones((), dtype=torch.float64)
-    if x.dtype == torch.float64 and x.numel():  # whose squares overflow
-        top = x.detach().abs().amax(tuple(dims), keepdim=True)
-        top = torch.where(top > 0, top, 1.0)
-    square = (x.double() / top).square().sum(tuple(dims), keepdim=True)
-    # The root of 0 has no gradient.
-    return torch.where(square > 0, square.clamp(min=torch.finfo(torch.float64).tiny).sqrt() * top, 0.0)
-
-
-def over_size(x: Tensor, dims: Sequence[int], roots: Tensor) -> Tensor:
-    """``roots / size`` with ``size`` the norm over dimensions, which are kept, and 1 where all is 0.
-
-    No epsilon: as exact at sizes of 1e-30 as at 1. A gradient is of size 1 / size. Where that could overflow (below
-    5e-32 in float32), features count as 0.
-
-    Args:
-        x: features.
-        dims: of what is measured together.
-        roots: float64, square roots of how many numbers a size is to be the mean of.
-    """
-    if watched(x):
-        return over_length(length(x, dims), roots, x.dtype)
-    over: Tensor = _OverSize.apply(x, tuple(dims), roots)  # type: ignore[no-untyped-call]
-    return over
-
-
-def over_length(size: Tensor, roots: Tensor, dtype: torch.dtype) -> Tensor:
-    """`over_size` of features of this dtype whose norm is known."""
-    size = torch.where(size > _tiny(dtype), size, roots)
-    if dtype == torch.float64:  # in which the gradient of a quotient overflows
-        return (roots.sqrt() / size.sqrt()).square()
-    return (roots / size).to(_wide(dtype))
-
-
-def over_sizes(lengths: Tensor, group: Tensor, groups: int, roots: Tensor, dtype: torch.dtype) -> Tensor:
-    """`over_size` of vectors ``(rows, B)`` of these lengths which have their size in common with others of their group.
-
-    Args:
-        lengths: of rows, float64.
-        group: of each row.
-        groups: how many there are.
-        roots: of each row, see `over_size`, ``(rows, 1)``.
-        dtype: of the features.
-    """
-    none = lengths.new_zeros(groups, lengths.shape[1])
-    if dtype != torch.float64:
-        square = none.index_add(0, group, lengths.square()).index_select(0, group)
-        # The root of 0 has no gradient.
-        return over_length(square.clamp(min=torch.finfo(torch.float64).tiny).sqrt(), roots, dtype)
-    # Squares overflow, of lengths and, in a gradient, of sizes.
-    top = none.index_add(0, group, lengths.detach()).index_select(0, group)
-    alive = top > _tiny(dtype)
-    top = torch.where(alive, top, 1.0)
-    square = none.index_add(0, group, (lengths / top).square()).index_select(0, group)
-    by = over_length(torch.where(alive, square, 1.0).sqrt(), roots, dtype) / top
-    return torch.where(alive, by, 1.0)
-
-
-def _tiny(dtype: torch.dtype) -> float:
-    """The size below which features count as 0."""
-    return float(torch.finfo(dtype).max ** (-13 / 16))
-
-
-class _OverSize(torch.autograd.Function):
-    """`over_size`, of which only the input is kept for backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], roots: Tensor) -> Tensor:
-        factor = over_length(length(x, dims), roots, x.dtype)
-        ctx.save_for_backward(x, factor, roots)
-        return factor
-
-    @staticmethod
-    def backward(ctx: Any, by_factor: Tensor) -> tuple[Tensor | None, ...]:
-        x, factor, roots = ctx.saved_tensors
-        # Not times the third power of the factor, which overflows.
-        by = by_factor * factor * (factor / -roots.square()).to(factor.dtype)
-        return (x * factor).mul_(by).to(x.dtype), None, None
 
 
 class _Normed(torch.autograd.Function):
@@ -198,18 +118,3 @@ class _Normed(torch.autograd.Function):
         lengths = torch.where(dead, 0.0, length(torch.where(dead, 1.0, x), (-1,)))
         by = over_sizes(lengths.squeeze(-1), group, groups, roots, x.dtype).unsqueeze(-1)
         return torch.autograd.grad(scaled(x, by * gain.unsqueeze(1)), (x, gain), by_y, create_graph=True)
-
-
-def _frames(norms: Norms, lengths: Tensor) -> Tensor:
-    """For each row the reciprocal of its frame, 1 where no scale acts: ``sqrt(|h_j| / |g_j|)`` of a stream g and the one
-    h of opposite charge; ``1 / |g|`` or ``|h|`` where the other one is 0 or not there; 0 where both are."""
-    assert norms.scaled is not None
-    opposite = torch.where(norms.alone, 0.0, lengths.index_select(0, norms.opposite))
-    alive, reached = lengths > 0, opposite > 0
-    below, above, both = torch.where(alive, lengths, 1.0), torch.where(reached, opposite, 1.0), alive & reached
-    by = torch.where(both, above.sqrt(), above) / torch.where(both, below.sqrt(), below)
-    return torch.where(norms.scaled, torch.where(alive | reached, by, 0.0), 1.0)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype == torch.float16 else dtype

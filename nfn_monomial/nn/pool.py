@@ -15,7 +15,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .edges import scaled
 from .neurons.buckets import Neurons, kept_apart
 from .neurons.layers import OnNeurons
-from .norm import over_size
+from .sizes import moments, over_size
 
 Reduce = Literal["mean", "sum", "moments"]
 
@@ -101,13 +101,7 @@ class NeuronPool(OnNeurons):
         x = neurons.rows.index_select(0, pool.rows)
         if self.gain is not None:
             x = scaled(x, over_size(x, (-1,), pool.root) * self.gain.index_select(0, pool.gain).unsqueeze(1))
-        none = x.new_zeros(len(pool.share), *x.shape[1:])
-        mean = none.index_add(0, pool.node, x) * pool.share.to(x.dtype)
-        away = x - mean.index_select(0, pool.node)
-        top = away.detach().abs().amax(0).clamp(min=1)  # whose squares may overflow
-        square = none.index_add(0, pool.node, (away / top).square()) * pool.share.to(x.dtype)
-        # Not std: its gradient is infinite where all neurons are equal, or where there is one.
-        deviation = (square + 1e-6 / top / top).clamp(min=torch.finfo(x.dtype).tiny).sqrt() * top
+        mean, deviation = moments(x, pool.node, pool.share)
         return torch.cat([mean, deviation, x]).index_select(0, pool.pick).movedim(1, 0).flatten(1)
 
     def extra_repr(self) -> str:

@@ -2,21 +2,24 @@
 
 import copy
 import itertools
+import os
 
 import pytest
 import torch
+import torch.distributed as dist
 from graphs import CNN, GAIN, RELU, networks_of
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cnns, general, mlps
 from torch import nn
 from torch_geometric.data import Batch
+from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
 
 from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.adapters import pyg
+from nfn_monomial.adapters.pyg.conv import GraphIncidence
 from nfn_monomial.nn import MessageBlock
-from nfn_monomial.nn import edges as of_edges
 from nfn_monomial.nn.neurons import neuron_layout
 from nfn_monomial.testing import random_networks
 
@@ -125,8 +128,8 @@ def dense_features(graph, space, sizes, batch, width):
     return Features(neurons.layout, tuple(fields))
 
 
-# What of the graph layers has other names in the core's, which have parameters for each layer where they are not tied.
-RENAMED = {"conv.edges": "messages.edges.all", "conv.nodes": "messages.nodes.all", "gate.gate": "gate.gates.all"}
+# Parts of the graph layers that have other names in the core's: by the number of ends, and the kind of nodes.
+RENAMED = {"conv.edges": "messages.edges.2", "conv.nodes": "messages.nodes.0", "gate.gate": "gate.gates.0"}
 
 
 @given(chains, widths, st.sampled_from([(pyg.MonomialNorm, EquivariantNorm), (pyg.MonomialBlock, MessageBlock)]), seeds)
@@ -200,11 +203,25 @@ def test_runs_in_the_sequential_of_torch_geometric_before_and_after_its_layers()
     torch.testing.assert_close(found, expected[g.permutation.argsort()], rtol=1e-9, atol=1e-9)
 
 
-def test_resetting_draws_all_parameters_anew():
-    conv = pyg.MonomialConv(4)
-    before = copy.deepcopy(conv.state_dict())
-    conv.reset_parameters()
-    assert not [name for name, value in conv.state_dict().items() if torch.equal(value, before[name])]
+LAYERS = {
+    "conv": pyg.MonomialConv(4),
+    "last conv": pyg.MonomialConv(4, last=True),
+    "gate": pyg.MonomialGate(4, 2),
+    "norm": pyg.MonomialNorm(4),
+    "block": pyg.MonomialBlock(4),
+    "embedding": pyg.MonomialEmbedding(4, (), 2, 2),
+    "model": pyg.MonomialGNN(4, 2, kernel=(), inputs=2, outputs=1, pairs=2),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_resetting_draws_all_parameters_anew(layer):
+    layer = copy.deepcopy(LAYERS[layer])
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(7)
+    layer.reset_parameters()
+    assert not [name for name, p in layer.named_parameters() if bool((p == 7).any())]
 
 
 WIDTH = 3
@@ -218,9 +235,7 @@ def streams_of(space, networks, seed=0):
     return pyg.MonomialConv(WIDTH).double(), x, graph.edge_index, e
 
 
-@pytest.mark.parametrize("block", [0, 100, 2**18])
-def test_edges_may_be_in_any_order_and_there_twice_or_be_loops(monkeypatch, block):
-    monkeypatch.setattr(of_edges, "BLOCK", block)
+def test_edges_may_be_in_any_order_and_there_twice_or_be_loops():
     layer, x, edge_index, e = streams_of(RELU, 3)
     edge_index = torch.cat([edge_index, edge_index[:, :3], torch.tensor([[2], [2]])], 1)
     e = torch.cat([e, e[:4]])
@@ -246,8 +261,7 @@ def test_a_graph_without_edges_has_sums_of_zero():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_other_precisions_and_indices(monkeypatch, dtype):
-    monkeypatch.setattr(of_edges, "BLOCK", 100)
+def test_other_precisions_and_indices(dtype):
     layer, x, edge_index, e = streams_of(RELU, 3)
     expected = layer(x, edge_index, e)
     close = {"rtol": 0.1, "atol": 0.1} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
@@ -268,6 +282,136 @@ def test_no_value_is_read_where_none_is_known():
     mapped = torch.func.vmap(lambda x, e: layer(x, edge_index, e))(x[None], e[None])
     for found in (compiled(x, edge_index, e), exported(x, edge_index, e), tuple(t[0] for t in mapped)):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_derivatives_of_derivatives():
+    layer, x, edge_index, e = streams_of(RELU, 1)
+    inputs = (x.requires_grad_(), e.requires_grad_())
+    assert torch.autograd.gradgradcheck(lambda x, e: layer(x, edge_index, e), inputs, fast_mode=True)
+
+
+def test_without_edge_streams_edges_meet_the_first_pair():
+    _, x, edge_index, e = streams_of(RELU, 1)
+    layer = pyg.MonomialConv(WIDTH, pairs=2).double()
+    x = torch.cat([x, x[:, : 2 * WIDTH]], 1)
+    first = torch.tensor([[0, 1]]).expand(len(e), -1)
+    torch.testing.assert_close(layer(x, edge_index, e), layer(x, edge_index, e, first), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_sums_over_many_edges_are_exact_in_half_precision(dtype):
+    """Ones are added up to 2000; half precision alone ends at 256 or 2048."""
+    count = 2000
+    at = GraphIncidence(torch.stack([torch.arange(1, count + 1), torch.zeros(count, dtype=torch.long)]), count + 1, 3)
+    ones = torch.ones(1, count, WIDTH, dtype=dtype)
+    total, mean = at.sum(ones, 0, "along"), at.mean(ones, 0)
+    torch.testing.assert_close(total[0, 0], torch.full((WIDTH,), count, dtype=dtype), rtol=1e-2, atol=0)
+    torch.testing.assert_close(mean[0, 0], torch.ones(WIDTH, dtype=dtype), rtol=1e-2, atol=0)
+
+
+# Tools of torch_geometric and of torch
+
+STEPS = ["propagate", "message", "aggregate", "edge_update"]
+
+
+@pytest.mark.parametrize("when", ["forward_pre", "forward"])
+@pytest.mark.parametrize("step", STEPS)
+def test_hooks_of_torch_geometric_see_every_step(step, when):
+    layer, x, edge_index, e = streams_of(RELU, 2)
+    expected, calls = layer(x, edge_index, e), []
+    handle = getattr(layer, f"register_{step}_{when}_hook")(lambda *arguments: calls.append(arguments))
+    torch.testing.assert_close(layer(x, edge_index, e), expected, rtol=0, atol=0)
+    assert len(calls) == 1
+    handle.remove()
+    layer(x, edge_index, e)
+    assert len(calls) == 1
+
+
+def test_a_hook_changes_messages():
+    """An edge without its message is an edge of weight 0 to the sums of messages."""
+    layer, x, edge_index, e = streams_of(RELU, 2)
+    kept = (torch.arange(len(e)) % 3 > 0)[:, None]
+    nothing = torch.tensor([1.0] * 2 * WIDTH + [0.0] * WIDTH)  # hidden features are no function of the weight alone
+    layer.register_message_forward_hook(lambda layer, inputs, messages: messages * kept * nothing)
+    torch.testing.assert_close(layer(x, edge_index, e)[0], layer(x, edge_index, e * kept)[0], rtol=1e-12, atol=1e-12)
+
+
+class _OfTensors(nn.Module):
+    """A model of graphs as explainers call models: with nodes, edges, and the rest by name."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, edge_index, edge_attr, graph):
+        graph = copy.copy(graph)
+        graph.x, graph.edge_index, graph.edge_attr = x, edge_index, edge_attr
+        return self.model(graph)
+
+
+def test_an_explainer_masks_nodes_and_messages():
+    torch.manual_seed(0)
+    graph = mixed_batch(SPACES[:2])
+    model = pyg.MonomialGNN(4, 2, kernel=(), inputs=2, outputs=1, hidden=16).double()
+    expected = model(graph)
+    explainer = Explainer(
+        _OfTensors(model),
+        GNNExplainer(epochs=3),
+        explanation_type="model",
+        node_mask_type="object",
+        edge_mask_type="object",
+        model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},
+    )
+    explanation = explainer(graph.x, graph.edge_index, edge_attr=graph.edge_attr, graph=graph)
+    assert explanation.node_mask.shape == (graph.num_nodes, 1)
+    assert explanation.edge_mask.shape == (graph.num_edges,)
+    # Every edge carries messages that the output depends on.
+    assert bool((explanation.edge_mask > 0).all())
+    assert torch.equal(model(graph), expected)
+
+
+def test_every_parameter_has_a_gradient_and_data_may_be_distributed():
+    """Without ``find_unused_parameters`` a second step needs gradients of all parameters in the first one."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.manual_seed(0)
+    graph = mixed_batch(SPACES[:2])
+    alone = pyg.MonomialGNN(4, 2, kernel=(), inputs=2, outputs=1, hidden=16).double()
+    model = copy.deepcopy(alone)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(model)
+        for net in (alone, parallel):
+            optimizer = torch.optim.SGD(net.parameters(), 0.01)
+            for _ in range(3):
+                optimizer.zero_grad()
+                net(graph).square().mean().backward()
+                assert all(p.grad is not None and bool(p.grad.any()) for p in net.parameters())
+                optimizer.step()
+    finally:
+        dist.destroy_process_group()
+    for found, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_model_compiles_without_a_break():
+    torch.manual_seed(0)
+    graph = mixed_batch(SPACES[:2])
+    model = pyg.MonomialGNN(4, 2, kernel=(), inputs=2, outputs=1, hidden=16).double()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(graph), model(graph), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e19, 1e37])
+def test_outputs_are_finite_at_every_scale(scale):
+    torch.manual_seed(0)
+    graph = mixed_batch([SPACES[0].restricted("sign"), SPACES[1]])
+    for name in ("x", "edge_attr"):
+        graph[name] = (graph[name] * scale).float()
+    model = pyg.MonomialGNN(4, 2, kernel=(), inputs=2, outputs=1, hidden=16)
+    out = model(graph)
+    out.sum().backward()
+    assert bool(out.isfinite().all())
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
 
 
 def test_clear_errors():

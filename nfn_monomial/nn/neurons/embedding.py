@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Count, Within, checked, same_numbers
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.edges import mixed
+from nfn_monomial.nn.sizes import log_sums, square_sums
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.features import Features, Layout
@@ -160,8 +161,7 @@ class NeuronEmbedding(OnNeurons):
         buckets = entries.buckets
         squares = []
         for number, (group, x) in enumerate(zip(entries.groups, raw, strict=True)):
-            # Squares of what is larger would overflow in float64.
-            square = x.double().clamp(-1e150, 1e150).square().sum(2)
+            square = square_sums(x, 2)
             if number < len(buckets.edges):
                 bucket = buckets.edges[number]
                 shaped = square.unflatten(1, bucket.shape)
@@ -170,10 +170,7 @@ class NeuronEmbedding(OnNeurons):
                 ]
             else:
                 squares.append(square.flatten(0, 1))
-        total = (
-            squares[0].new_zeros(entries.logs, squares[0].shape[-1]).index_add(0, entries.log_at, torch.cat(squares))
-        )
-        logs = (total[:-1] + 1e-6).log().to(self.norms.dtype)
+        logs = log_sums(torch.cat(squares), entries.log_at, entries.logs)[:-1].to(self.norms.dtype)
         counts = [len(bucket.nodes) for bucket in buckets.nodes]
         matrices = self.norms.index_select(0, entries.nodes).split(counts)
         parts = logs.unflatten(0, (-1, 3)).split([n * b.neurons for n, b in zip(counts, buckets.nodes, strict=True)])

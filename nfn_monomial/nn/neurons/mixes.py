@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,10 @@ from torch.nn.functional import silu
 
 from nfn_monomial.nn.edges import Matrices, mixed
 
-from .buckets import Pick
 from .layout import NodeKind
+
+if TYPE_CHECKING:
+    from .buckets import Pick
 
 
 class Stacked(nn.Module):
