@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .canonicalize import neutral
 from .blocked import Size, exchange
+from .canonicalize import neutral
 from .edges import mixed, untouched
 from .neurons.buckets import ALL, Neurons
 from .neurons.layers import NeuronLayer
@@ -129,7 +129,10 @@ class MessagePassing(NeuronLayer):
         of_kinds = [module(*picks) for module, *picks in zip(self.nodes, slices.mixes, slices.nodes, strict=True)]
         new = []
         for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
-            new += [t.flatten(0, 2) for t in updated(bucket.kind, streams, of, *next(of_kinds[bucket.number]), bucket.transports)]
+            new += [
+                t.flatten(0, 2)
+                for t in updated(bucket.kind, streams, of, *next(of_kinds[bucket.number]), bucket.transports)
+            ]
         if self.neurons.const:
             new.append(x[-1:])
         rows = torch.cat(new)

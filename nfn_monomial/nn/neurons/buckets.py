@@ -24,7 +24,7 @@ from nfn_monomial.nn.incidence import Grid
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .layout import EdgeSet, NeuronLayout, NodeKind, kind_of, kinds_of, neuron_layout
+from .layout import EdgeSet, NodeKind, kinds_of, neuron_layout
 
 Item = TypeVar("Item")
 Shape = tuple[int, ...]
