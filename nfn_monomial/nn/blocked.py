@@ -55,7 +55,7 @@ def exchange(
     residual: bool = False,
     mask: Tensor | None = None,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """`plain_exchange` of edges that are scaled to a size, if one is given; ``ends`` hold the tensors of `AtEnd` in one,
+    """`plain_exchange` of edges that are scaled to a size, if one is given; ``ends`` hold the tensors of `AtEnd`,
     ``(S, 3 or 2, *neurons, B, C)``.
 
     The plain form runs where somebody needs to see operators (torch.compile, torch.func, autocast), in other dtypes, on
