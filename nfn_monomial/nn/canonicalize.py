@@ -125,7 +125,7 @@ def degree_zero(x: Tensor, felt: Symmetry) -> Tensor:
 
 
 def neutral(x: Tensor, flips: Tensor | bool, scales: Tensor | bool) -> Tensor:
-    """`degree_zero` where signs flip and scales act, which may be other entries: tensors that broadcast against ``x``."""
+    """`degree_zero` where signs flip and scales act, which may be other entries: masks that broadcast against ``x``."""
     if scales is not False:
         unscaled = degree_zero(x, Symmetry.SCALE)
         x = unscaled if scales is True else torch.where(scales, unscaled, x)

@@ -27,8 +27,8 @@ class AtEnd(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """The maps of `S` sets of edges: of hidden features, a matrix ``(S, C, C)`` and a bias ``(S, C)``; and the matrix of
-    the edges' change, if they do change."""
+    """The maps of ``S`` sets of edges: the matrix ``(S, C, C)`` and bias ``(S, C)`` of hidden features, and the matrix
+    of the edges' change, None where edges stay."""
 
     hidden: Tensor
     bias: Tensor

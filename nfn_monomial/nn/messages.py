@@ -76,7 +76,7 @@ class MessagePassing(NeuronLayer):
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
         for module in (*self.edges.values(), *self.nodes):
-            module.reset_parameters()  # type: ignore[operator]
+            module.reset_parameters()
         for parameter in (self.up, self.down, self.const):
             if parameter is not None:
                 nn.init.uniform_(parameter, -(self.channels**-0.5), self.channels**-0.5)
@@ -122,25 +122,24 @@ class MessagePassing(NeuronLayer):
             groups[i] = mixed(x.flatten(0, 1), next(matrices[group.kind]).flatten(0, 1)).view(x.shape)
         return buckets.at_ends(groups)
 
-    def _rows(self, neurons: Neurons, sums: Sequence[Tensor]) -> Tensor:
+    def _rows(self, neurons: Neurons, sums: list[Tensor]) -> Tensor:
         """The update of all rows, of the sums at all ends."""
         buckets, x = neurons.buckets, neurons.rows
         slices = buckets.slices[self.tied]
         of_kinds = [module(*picks) for module, *picks in zip(self.nodes, slices.mixes, slices.nodes, strict=True)]
         new = []
         for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
-            new += [
-                t.flatten(0, 2)
-                for t in updated(bucket.kind, streams, of, *next(of_kinds[bucket.number]), bucket.transports)
-            ]
+            mixes, inv, bias = next(of_kinds[bucket.number])
+            updates = updated(bucket.kind, streams, of, mixes, inv, bias, bucket.transports)
+            new += [t.flatten(0, 2) for t in updates]
         if self.neurons.const:
             new.append(x[-1:])
         rows = torch.cat(new)
         if self.up is not None and self.down is not None:
             for nest, pick in zip(buckets.nests, buckets.slices[self.tied].nests, strict=True):
                 up, down = (p.index_select(0, pick) for p in (self.up, self.down))
-                parents = x.index_select(0, nest.parents).unflatten(0, (len(pick), -1))
-                children = x.index_select(0, nest.children).unflatten(0, (*parents.shape[:2], -1))
+                parents = torch.unflatten(x.index_select(0, nest.parents), 0, (len(pick), -1))
+                children = torch.unflatten(x.index_select(0, nest.children), 0, (*parents.shape[:2], -1))
                 ups, downs = mixed(children.mean(2), up), mixed(parents, down).unsqueeze(2).expand_as(children)
                 new_inv = torch.cat([ups.flatten(0, 1), downs.flatten(0, 2)])
                 rows = rows.index_add(0, torch.cat([nest.parents, nest.children]), new_inv.to(rows.dtype))
@@ -241,10 +240,9 @@ class MessageBlock(NeuronLayer):
             return Neurons(neurons.buckets, out.edges, neurons.rows + out.rows)
         y = neurons if self.norm is None else self.norm(neurons)
         update = self.messages(y)
+        # Edges that stay as they are have no update.
+        new = Neurons(y.buckets, y.edges, y.rows + update.rows) if self.last else y + update
+        change: Neurons = self.gate(new)
         if self.last:
-            return Neurons(
-                neurons.buckets,
-                neurons.edges,
-                neurons.rows + self.gate(Neurons(y.buckets, y.edges, y.rows + update.rows)).rows,
-            )
-        return neurons + self.gate(y + update)
+            return Neurons(neurons.buckets, neurons.edges, neurons.rows + change.rows)
+        return neurons + change

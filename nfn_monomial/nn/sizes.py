@@ -133,7 +133,7 @@ def moments(x: Tensor, group: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def square_sums(x: Tensor, dim: int) -> Tensor:
-    """Sums of squares over a dimension, in float64; those of numbers beyond 1e150, which would overflow, as of 1e150."""
+    """Sums of squares over a dimension, in float64; numbers beyond 1e150, whose squares overflow, count as 1e150."""
     return x.double().clamp(-1e150, 1e150).square().sum(dim)
 
 

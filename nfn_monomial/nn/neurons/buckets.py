@@ -116,23 +116,23 @@ class EndGroup(NamedTuple):
 class Pick(NamedTuple):
     """Slices of a stacked parameter: in which order, None for that of the parameter, and how many for each bucket."""
 
-    index: Tensor | None
-    counts: tuple[int, ...]
+    order: Tensor | None
+    counts: list[int]
 
     def of(self, parameter: Tensor | None) -> Sequence[Any]:
         """The slices for each bucket; None for each of no parameter."""
         if parameter is None:
             return [None] * len(self.counts)
-        ordered = parameter if self.index is None else parameter.index_select(0, self.index)
-        return ordered.split(self.counts)
+        ordered = parameter if self.order is None else parameter.index_select(0, self.order)
+        return torch.split(ordered, self.counts)
 
 
-ALL = Pick(None, (1,))
+ALL = Pick(None, [1])
 """The one slice that there is."""
 
 
 class Slices(NamedTuple):
-    """Slices of parameters: of ends and of edges of each kind; of nodes of each kind, of their mixes; of nested nodes."""
+    """Slices of parameters: of ends and of edges of each kind; of nodes of each kind, their mixes; of nested nodes."""
 
     ends: tuple[Pick, ...]
     edges: tuple[Pick, ...]
@@ -161,7 +161,7 @@ class Norms(NamedTuple):
     Attributes:
         group: for each row the number of its group: streams of a node, invariants of a neuron.
         groups: how many groups there are.
-        roots: for each row the square root of the number of channels of all rows of its group, ``(rows, 1)`` in float64.
+        roots: ``(rows, 1)`` in float64, for each row the square root of the number of channels of its group.
         gain: for each row the kind of its stream.
         opposite: the row of opposite charge, or the row itself.
         scaled: whether scales act on the row, ``(rows, 1)``; None where they act on none.
@@ -212,7 +212,7 @@ class Buckets:
         shapes: of all fields, without batch and channels.
         starts: for each field the number of its first entry.
         entries: the number of entries of all fields.
-        take: rows at the ends: for each group, end and set those against the edges' charge, along it, invariants.
+        take: rows at the ends: for each group, end and set those against the edges' charge, along it, and invariants.
         take_two: the same without those along it.
         padded: whether these have rows of zeros, which are numbered ``rows``.
         give: rows of sums for the sums at the ends: for each bucket and end those of messages, then means.
@@ -226,9 +226,9 @@ class Buckets:
 
     # A compiler follows methods of constants only if nothing can be put in their place.
     __slots__ = (
-        "_neurons", "_packed", "_rows", "_sum_rows", "_unpacked", "channels", "edges", "ends", "entries", "give", "invariant_rows",
-        "invariants", "layout", "nests", "nodes", "norms", "padded", "pool", "rows", "shapes", "sizes", "slices", "starts",
-        "sums", "take", "take_two",
+        "_neurons", "_packed", "_rows", "_sum_rows", "_unpacked", "channels", "edges", "ends", "entries", "give",
+        "invariant_rows", "invariants", "layout", "nests", "nodes", "norms", "padded", "pool", "rows", "shapes",
+        "sizes", "slices", "starts", "sums", "take", "take_two",
     )  # fmt: skip
 
     def __init__(
@@ -271,57 +271,55 @@ class Buckets:
         channels = features.tensors[0].shape[-1]
         flat = [(x.flatten(1, -2) if x.ndim > 2 else x.unsqueeze(1)).movedim(0, 1) for x in features.tensors]
         flat.append(flat[0].new_zeros(1, *flat[0].shape[1:]))
-        *edges, rows = torch.cat(flat).index_select(0, self._packed).split(
-            [*(b.entries.numel() for b in self.edges), self.rows]
-        )  # fmt: skip
+        counts = [*(bucket.entries.numel() for bucket in self.edges), self.rows]
+        *edges, rows = torch.split(torch.cat(flat).index_select(0, self._packed), counts)
         arranged = [x.view(*b.entries.shape, -1, channels) for b, x in zip(self.edges, edges, strict=True)]
         return Neurons(self, tuple(arranged), rows)
 
     def unpack(self, neurons: Neurons) -> Features:
         """The inverse of `pack`."""
         flat = [x.flatten(0, -3) for x in neurons.edges]
-        fields = torch.cat([*flat, neurons.rows]).index_select(0, self._unpacked).split(
-            [math.prod(shape) for shape in self.shapes]
-        )  # fmt: skip
+        counts = [math.prod(shape) for shape in self.shapes]
+        fields = torch.split(torch.cat([*flat, neurons.rows]).index_select(0, self._unpacked), counts)
         return Features(
             self.layout.layout,
             tuple(
-                x.movedim(1, 0).unflatten(1, shape) if shape else x[0]
+                torch.unflatten(x.movedim(1, 0), 1, shape) if shape else x[0]
                 for x, shape in zip(fields, self.shapes, strict=True)
             ),
         )
 
     def of_nodes(self, rows: Tensor) -> list[Tensor]:
         """For each bucket of nodes its rows, ``(streams, V, neurons, B, C)``."""
-        parts = rows.split([*(b.rows for b in self.nodes), *[1] * self.layout.const])
+        parts = torch.split(rows, [*(b.rows for b in self.nodes), *[1] * self.layout.const])
         pairs = zip(self.nodes, parts, strict=False)
-        return [x.unflatten(0, (len(b.kind.order), len(b.nodes), b.neurons)) for b, x in pairs]
+        return [torch.unflatten(x, 0, (len(b.kind.order), len(b.nodes), b.neurons)) for b, x in pairs]
 
-    def given(self, rows: Tensor, sums: Sequence[Tensor]) -> list[Tensor]:
+    def given(self, rows: Tensor, sums: list[Tensor]) -> list[Tensor]:
         """For each bucket of nodes the sums at the ends of its edges, ``(summed + 2, V, neurons, B, C)``; rows without
         any edges give the shape."""
         every = torch.cat(sums) if sums else rows[:0]
         total = every.new_zeros(self.sums, *rows.shape[1:]).index_add(0, self.give, every)
-        parts = total.split([bucket.sums for bucket in self.nodes])
+        parts = torch.split(total, [bucket.sums for bucket in self.nodes])
         pairs = zip(self.nodes, parts, strict=True)
-        return [x.unflatten(0, (b.kind.summed + 2, len(b.nodes), b.neurons)) for b, x in pairs]
+        return [torch.unflatten(x, 0, (b.kind.summed + 2, len(b.nodes), b.neurons)) for b, x in pairs]
 
     def taken(self, rows: Tensor, kinds: int = 3) -> list[Tensor]:
         """Rows ``(rows, ...)`` at the ends of edges, for each group ``(sets, kinds, neurons, ...)``: against the edges'
         charge, along it and of invariants; without those along it where there are two kinds."""
         rows = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]) if self.padded else rows
         taken = rows.index_select(0, self.take if kinds == 3 else self.take_two)
-        parts = taken.split([group.sets * kinds * group.neurons for group in self.ends])
+        parts = torch.split(taken, [group.sets * kinds * group.neurons for group in self.ends])
         pairs = zip(self.ends, parts, strict=True)
-        return [x.unflatten(0, (group.sets, kinds, group.neurons)) for group, x in pairs]
+        return [torch.unflatten(x, 0, (group.sets, kinds, group.neurons)) for group, x in pairs]
 
     def at_ends(self, groups: Sequence[Tensor]) -> list[list[Tensor]]:
         """The same for each bucket of edges and each end, ``(S, kinds, *neurons, ...)``."""
         at = {}
         for group, x in zip(self.ends, groups, strict=True):
-            parts = x.split([len(self.edges[i].sets) for i, _ in group.of])
+            parts = torch.split(x, [len(self.edges[i].sets) for i, _ in group.of])
             for (i, j), part in zip(group.of, parts, strict=True):
-                at[i, j] = part.unflatten(2, self.edges[i].grid.neurons(self.edges[i].shape, j))
+                at[i, j] = torch.unflatten(part, 2, self.edges[i].grid.neurons(self.edges[i].shape, j))
         return [[at[i, j] for j in range(len(bucket.grid.at))] for i, bucket in enumerate(self.edges)]
 
     def row(self, node: str, stream: int) -> Tensor:
@@ -359,8 +357,8 @@ class Buckets:
         tables, patterns = {}, dict[tuple[Shape, ...], list[tuple[Shape, int]]]()
         for number, edge in enumerate(self.layout.edges):
             groups, at = _joined(edge)
-            numbers = _numbered(self.shapes[number]) + self.starts[number]
-            table, ends = _reshaped(numbers, groups), tuple(range(len(at)))
+            entries = _numbered(self.shapes[number]) + self.starts[number]
+            table, ends = _reshaped(entries, groups), tuple(range(len(at)))
             if Grid(at, len(groups)).apart:
                 # What happens on an edge treats all ends alike.
                 ends = tuple(sorted(ends, key=lambda end: -table.shape[1 + end]))
@@ -371,8 +369,8 @@ class Buckets:
         for at, sets in patterns.items():
             for shape, numbers in merged(sets, padding if Grid(at, len(sets[0][0])).apart else 0):
                 step = max(1, most // math.prod(shape))
-                for part in (numbers[i : i + step] for i in range(0, len(numbers), step)):
-                    buckets.append(self._edge_bucket(part, shape, at, tables))
+                parts = [numbers[i : i + step] for i in range(0, len(numbers), step)]
+                buckets += [self._edge_bucket(part, shape, at, tables) for part in parts]
         return tuple(sorted(buckets, key=lambda bucket: (bucket.kind, bucket.sets)))
 
     def _edge_bucket(
@@ -601,8 +599,8 @@ pytree.register_pytree_node(
 
 
 def merged(items: Iterable[tuple[Shape, Item]], padding: int) -> list[tuple[Shape, list[Item]]]:
-    """Items of one shape together; and those of neighbouring shapes, the cheapest first, as long as that takes at most so
-    many entries of padding. In the order of the items."""
+    """Items of one shape together, in their order; and those of neighbouring shapes, the cheapest first, as long as
+    that takes at most so many entries of padding."""
     by_shape: dict[Shape, list[tuple[int, Item]]] = {}
     for number, (shape, item) in enumerate(items):
         by_shape.setdefault(shape, []).append((number, item))
@@ -678,7 +676,7 @@ def _placed(buckets: Sequence[NodeBucket], counts: Sequence[int]) -> tuple[dict[
 
 def _pick(slices: Sequence[Sequence[int]], count: int) -> Pick:
     order = [i for of in slices for i in of]
-    return Pick(None if order == list(range(count)) else torch.tensor(order), tuple(map(len, slices)))
+    return Pick(None if order == list(range(count)) else torch.tensor(order), list(map(len, slices)))
 
 
 def _numbered(shape: Sequence[int]) -> Tensor:

@@ -84,7 +84,7 @@ class NeuronEmbedding(OnNeurons):
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
-        for part, width in zip(self.mix.split(self._widths), self._widths, strict=True):
+        for part, width in zip(torch.split(self.mix, self._widths), self._widths, strict=True):
             nn.init.uniform_(part, -1 / math.sqrt(width), 1 / math.sqrt(width))
         for parameter in (self.start, self.fixed):
             if parameter is not None:
@@ -129,18 +129,12 @@ class NeuronEmbedding(OnNeurons):
         numbers = torch.cat(flat, 1).T
         if entries.padded:
             numbers = torch.cat([numbers, numbers.new_zeros(1, numbers.shape[1])])
-        picked = numbers.index_select(0, entries.numbers).split([math.prod(g.shape) for g in entries.groups])
+        picked = torch.split(numbers.index_select(0, entries.numbers), [math.prod(g.shape) for g in entries.groups])
         raw = [x.view(*g.shape, -1) for g, x in zip(entries.groups, picked, strict=True)]
-        maps = torch.cat([self.mix, self.mix.new_zeros(1, self.channels)]) if entries.padded else self.mix
-        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split(
-            [len(g.maps) for g in entries.groups]
-        )
-        fields = [
-            mixed(x.transpose(-1, -2), w.view(g.shape[0], g.shape[2], -1))
-            for g, x, w in zip(entries.groups, raw, matrices, strict=True)
-        ]
+        matrices = entries.matrices(self.mix)
+        fields = [mixed(x.transpose(-1, -2), w) for x, w in zip(raw, matrices, strict=True)]
         buckets, count = entries.buckets, len(entries.buckets.edges)
-        edges = [x.unflatten(1, bucket.shape) for bucket, x in zip(buckets.edges, fields, strict=False)]
+        edges = [torch.unflatten(x, 1, bucket.shape) for bucket, x in zip(buckets.edges, fields, strict=False)]
         into, rows = [entries.rows], [x.flatten(0, 1) for x in fields[count:]]
         if self.norms is not None:
             added = self._norms(entries, raw)
@@ -160,24 +154,20 @@ class NeuronEmbedding(OnNeurons):
         assert self.norms is not None
         buckets = entries.buckets
         squares = []
-        for number, (group, x) in enumerate(zip(entries.groups, raw, strict=True)):
+        for number, x in enumerate(raw):
             square = square_sums(x, 2)
             if number < len(buckets.edges):
                 bucket = buckets.edges[number]
-                shaped = square.unflatten(1, bucket.shape)
-                squares += [
-                    shaped.sum(over).flatten(0, -2) if over else shaped.flatten(0, -2) for over in bucket.grid.over
-                ]
+                of_edges = torch.unflatten(square, 1, bucket.shape)
+                squares += [bucket.grid.sum(of_edges, end).flatten(0, -2) for end in range(len(bucket.grid.at))]
             else:
                 squares.append(square.flatten(0, 1))
         logs = log_sums(torch.cat(squares), entries.log_at, entries.logs)[:-1].to(self.norms.dtype)
         counts = [len(bucket.nodes) for bucket in buckets.nodes]
-        matrices = self.norms.index_select(0, entries.nodes).split(counts)
-        parts = logs.unflatten(0, (-1, 3)).split([n * b.neurons for n, b in zip(counts, buckets.nodes, strict=True)])
-        return [
-            mixed(x.unflatten(0, (len(w), -1)).transpose(-1, -2), w).flatten(0, 1)
-            for x, w in zip(parts, matrices, strict=True)
-        ]
+        matrices = torch.split(self.norms.index_select(0, entries.nodes), counts)
+        parts = torch.split(torch.unflatten(logs, 0, (-1, 3)), [len(b.nodes) * b.neurons for b in buckets.nodes])
+        of_nodes = [torch.unflatten(x, 0, (len(w), -1)) for x, w in zip(parts, matrices, strict=True)]
+        return [mixed(x.transpose(-1, -2), w).flatten(0, 1) for x, w in zip(of_nodes, matrices, strict=True)]
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")
@@ -214,27 +204,21 @@ class NeuronReadout(OnNeurons):
         neurons = self.packed(features)
         sizes = neurons.buckets.sizes
         entries = self.once(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
-        maps = torch.cat([self.mix, self.mix.new_zeros(1, self.channels)]) if entries.padded else self.mix
-        matrices = maps.index_select(0, torch.cat([g.maps for g in entries.groups])).split(
-            [len(g.maps) for g in entries.groups]
-        )
-        widths = [g.shape[0] * g.shape[1] for g in entries.groups[len(neurons.edges) :]]
-        streams = neurons.rows.index_select(0, entries.rows).split(widths)
+        groups = entries.groups[len(neurons.edges) :]
+        streams = torch.split(neurons.rows.index_select(0, entries.rows), [g.shape[0] * g.shape[1] for g in groups])
         fields = [x.flatten(1, -3) for x in neurons.edges]
-        fields += [
-            x.view(g.shape[0], g.shape[1], *x.shape[1:])
-            for g, x in zip(entries.groups[len(fields) :], streams, strict=True)
-        ]
-        each = zip(entries.groups, fields, matrices, strict=True)
-        out = [mixed(x, w.view(g.shape[0], g.shape[2], -1).mT).transpose(-1, -2).flatten(0, 2) for g, x, w in each]
+        fields += [torch.unflatten(x, 0, g.shape[:2]) for g, x in zip(groups, streams, strict=True)]
+        pairs = zip(fields, entries.matrices(self.mix), strict=True)
+        out = [mixed(x, w.mT).transpose(-1, -2).flatten(0, 2) for x, w in pairs]
         if not streams:
             # Gradients of 0, not none, for what made the neurons: parallel training waits for all.
             out.append(neurons.rows[:0, :, 0])
         numbers = torch.cat(out).index_select(0, entries.back).T
         shapes = {name: self.space.shape_of(name, sizes) for name in self.space.parameters}
-        parts = numbers.split([self.out_channels * math.prod(shape) for shape in shapes.values()], 1)
+        parts = torch.split(numbers, [self.out_channels * math.prod(shape) for shape in shapes.values()], 1)
         tensors = {
-            n: x.unflatten(1, (self.out_channels, *shape)) for x, (n, shape) in zip(parts, shapes.items(), strict=True)
+            name: torch.unflatten(x, 1, (self.out_channels, *shape))
+            for x, (name, shape) in zip(parts, shapes.items(), strict=True)
         }
         return self.space.pack(tensors, check_finite=False)
 

@@ -45,8 +45,8 @@ class Entries:
         numbers: those of all groups.
         padded: whether there is padding among them.
         back: for each number its place in all groups.
-        log_at: where the sums of squares at the ends of edges go, then those of the parameters in streams, three for each
-            neuron: of incoming and outgoing edges and of its own parameters.
+        log_at: where the sums of squares at the ends of edges go, then those of the parameters in streams: three for
+            each neuron, of incoming and outgoing edges and of its own parameters.
         logs: how many there are.
         start: for each row the row of what it starts with: of hidden nodes' invariants, of FIXED neurons' streams, 0.
         nodes: numbers of the nodes, bucket by bucket.
@@ -86,7 +86,7 @@ class Entries:
             for field, of in sources.items() for table, first in of if field >= len(layout.edges)
         ]  # fmt: skip
         rows, squares = list[Tensor](), list[Tensor]()
-        neurons = {node: at for node, at in zip(self._order(), self._positions(), strict=True)}
+        neurons = dict(zip(self._order(), self._positions(), strict=True))
         node_of = {field: node for node in layout.nodes for field in layout.numbers(node)}
         for (length, width), fields in merged(of_streams, padding):
             table = torch.full((len(fields), length, width), self.count)
@@ -108,12 +108,19 @@ class Entries:
         self.back[self.numbers] = torch.arange(len(self.numbers))
         self.back = self.back[:-1]
         self.logs = 3 * sum(len(bucket.nodes) * bucket.neurons for bucket in buckets.nodes) + 1
-        at = [*self._ends(neurons), *squares]
-        self.log_at = torch.cat([*at, empty])
+        self.log_at = torch.cat([*self._ends(neurons), *squares, empty])
         self.log_at[self.log_at < 0] = self.logs - 1
         self.start = self._start(space)
         names = list(layout.nodes)
         self.nodes = torch.tensor([names.index(node) for node in self._order()])
+
+    def matrices(self, maps: Tensor) -> list[Tensor]:
+        """The maps of each group, ``(Q, K, C)``, of the parameter ``(maps, C)``."""
+        if self.padded:
+            maps = torch.cat([maps, maps.new_zeros(1, maps.shape[1])])
+        rows = maps.index_select(0, torch.cat([group.maps for group in self.groups]))
+        parts = torch.split(rows, [len(group.maps) for group in self.groups])
+        return [x.view(g.shape[0], g.shape[2], -1) for g, x in zip(self.groups, parts, strict=True)]
 
     def _order(self) -> list[str]:
         return [node for bucket in self.buckets.nodes for node in bucket.nodes]

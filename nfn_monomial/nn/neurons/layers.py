@@ -54,8 +54,8 @@ class OnNeurons(Layer):
     def arrangement(self, sizes: dict[str, int], like: Tensor) -> tuple[Any, ...]:
         """How networks of these sizes are arranged in batches like a tensor: the arguments of `buckets_of`.
 
-        Tensors are padded as long as that is cheaper than more of them; a CPU is not given tensors that it takes long to
-        get memory for. A compiler may meet batches of any size, and gets what suits small ones.
+        Tensors are padded as long as that is cheaper than more of them, and are kept below `LARGE` on a CPU. A compiler
+        may meet batches of any size, and gets the arrangement that suits small ones.
         """
         entry = self.channels * like.element_size()
         if torch.compiler.is_compiling():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Stacked(nn.Module):
-    """Slices of parameters, which start as those of `torch.nn.Linear` do. Called, they give the slices of each bucket."""
+    """Slices of parameters, initialised as those of `torch.nn.Linear` are; a call returns the slices of each bucket."""
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
@@ -95,8 +95,8 @@ class NeuronUpdate(Stacked):
         slices: nodes with parameters of their own.
 
     Attributes:
-        mixes: ``(slices x (summed + 2 pairs + transports), C, C)``: of the sums, of the first factors of products, of the
-            second ones, of what is transported; None if there are none of these.
+        mixes: ``(slices x (summed + 2 pairs + transports), C, C)``: of the sums, of the first factors of products, of
+            the second ones, of transported streams; None if there are none of these.
         inv: ``(slices, (2 + pairs) C, C)``, of the means over edges in and out, and of the products.
         bias: ``(slices, C)``.
     """
@@ -141,12 +141,12 @@ def updated(
         transports: the kind's, ``(3, transports)``; None if there are none.
     """
     nodes, pairs = len(inv), kind.pairs
-    messages, into, out_of = sums.split([kind.summed, 1, 1])
+    messages, into, out_of = torch.split(sums, [kind.summed, 1, 1])
     means = [into.squeeze(0), out_of.squeeze(0)]
     if mixes is None:
         return [mixed(torch.cat(means, -1), inv, bias).unsqueeze(0)]
     counts = [nodes * kind.summed, nodes * 2 * pairs, nodes * len(kind.transports)]
-    of_sums, of_factors, of_transports = mixes.split(counts)
+    of_sums, of_factors, of_transports = torch.split(mixes, counts)
     products: tuple[Tensor, ...] = ()
     if pairs:
         factors = mixed(streams[: 2 * pairs].flatten(0, 1), of_factors).view(2, pairs, *streams.shape[1:])
@@ -159,7 +159,7 @@ def updated(
         moved = mixed(taken.flatten(0, 1), of_transports).view(taken.shape)
         updates = updates.index_add(0, targets, streams.index_select(0, parameters) * moved)
     if kind.reached:
-        charged, own = updates.split([kind.summed - 1, 1])
+        charged, own = torch.split(updates, [kind.summed - 1, 1])
         return [charged, own + new_inv]
     return [updates, new_inv]
 
@@ -217,10 +217,10 @@ def gated(
         out_bias: ``(V, streams C)`` or ``(V, C)``.
     """
     channels = streams.shape[-1]
-    charged, own = streams.split([len(neutral), 1])
+    charged, own = torch.split(streams, [len(neutral), 1])
     features = silu(mixed(torch.cat([*neutral.unbind(0), own.squeeze(0)], -1), hidden, hidden_bias))
     new = mixed(features, out, out_bias)
     if out.shape[-1] == channels:
         return [new.unsqueeze(0)]
-    gates, new = new.split([new.shape[-1] - channels, channels], -1)
-    return [charged * gates.unflatten(-1, (-1, channels)).movedim(-2, 0), new.unsqueeze(0)]
+    gates, new = torch.split(new, [new.shape[-1] - channels, channels], -1)
+    return [charged * torch.unflatten(gates, -1, (-1, channels)).movedim(-2, 0), new.unsqueeze(0)]
