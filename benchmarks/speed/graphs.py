@@ -18,7 +18,8 @@ from nfn_monomial.benchmarks.experiments.speed import LayersConfig
 from nfn_monomial.benchmarks.models.graphs import PNABlock, PNAWithEdges
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.nn import MessageBlock
-from nfn_monomial.nn.neurons import neuron_layout
+from nfn_monomial.nn.neurons import NeuronLayer, neuron_layout
+from nfn_monomial.nn.neurons.buckets import Neurons
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.report import Report, Table
 
@@ -73,26 +74,28 @@ def _contenders(space: WeightSpace, batch: int, width: int, device: str) -> dict
     sizes = {name: node.size or 1 for name, node in space.nodes.items()}
     generator = torch.Generator().manual_seed(0)
     shapes = [(batch, *(sizes[axis.node] for axis in field), width) for field in neurons.layout.types]
-    features = Features(neurons.layout, tuple(torch.randn(shape, generator=generator) for shape in shapes))
-    layout = features.layout
+    features = Features(neurons.layout, tuple(torch.randn(shape, generator=generator).to(device) for shape in shapes))
 
-    def dense(layer: nn.Module) -> Contender:
+    def dense(*layers: NeuronLayer) -> Contender:
+        # In buckets, as models pass them from layer to layer.
+        packed, stack = layers[0].to(device).packed(features), nn.Sequential(*layers)
+
         def call(*tensors: Tensor) -> tuple[Tensor, ...]:
-            out: Features = layer(Features(layout, tensors))
-            return out.tensors
+            out: Neurons = stack(Neurons(packed.buckets, tensors[:-1], tensors[-1]))
+            return (*out.edges, out.rows)
 
-        return Contender(layer, features.tensors, call, device)
+        return Contender(stack, (*packed.edges, packed.rows), call, device)
 
     def graph(kind: Callable[[Tensor], nn.Module], streams: int, blocks: bool = False) -> Contender:
         # The same features on the graphs of `to_graph`: ``x (N, 3 C)``, ``edge_index (2, E)``, ``edge_attr (E, C)``.
         networks = to_graph(random_networks(space, batch, dtype=torch.float32), space)
-        edge_index = networks.edge_index
+        edge_index = networks.edge_index.to(device)
         nodes = [torch.cat(features.tensors[neurons.fields(node)], -1) for node in neurons.nodes]
         edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.edges)]]
         x, edge_attr = torch.cat(nodes, 1).flatten(0, 1), torch.cat(edges, 1).flatten(0, 1)
         degrees = torch.bincount(torch.bincount(edge_index[1], minlength=len(x)))
         layers = nn.ModuleList(kind(degrees) for _ in range(3 if blocks else 1))
-        edge_index, more = edge_index.to(device), ()
+        more: tuple[Tensor, ...] = ()
         if blocks and streams > 1:  # norms and gates of ours know the group
             more = (networks.symmetry.to(device), layer_groups(networks).to(device))
 
@@ -103,9 +106,6 @@ def _contenders(space: WeightSpace, batch: int, width: int, device: str) -> dict
 
         return Contender(layers, (x[:, : streams * width], edge_attr), call, device)
 
-    def three(tied: bool) -> nn.Module:
-        return nn.Sequential(*[MessageBlock(space, width, tied=tied) for _ in range(3)])
-
     return {
         LAYER: {
             DENSE: lambda: dense(MessagePassing(space, width, tied=True)),
@@ -114,8 +114,8 @@ def _contenders(space: WeightSpace, batch: int, width: int, device: str) -> dict
             PNA: lambda: graph(lambda degrees: PNAWithEdges(width, degrees), 1),
         },
         BLOCKS: {
-            DENSE: lambda: dense(three(tied=True)),
-            UNTIED: lambda: dense(three(tied=False)),
+            DENSE: lambda: dense(*[MessageBlock(space, width, tied=True) for _ in range(3)]),
+            UNTIED: lambda: dense(*[MessageBlock(space, width) for _ in range(3)]),
             GRAPH: lambda: graph(lambda _: MonomialBlock(width), 3, blocks=True),
             PNA: lambda: graph(lambda degrees: PNABlock(width, degrees), 1, blocks=True),
         },

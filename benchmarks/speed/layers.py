@@ -65,12 +65,14 @@ def _contenders(name: str, space: WeightSpace, batch: int, channels: int, device
     def messages() -> Contender:
         # Message passing works on networks whose scales are balanced.
         inner = space.restricted("sign")
-        blocks = [MessageBlock(inner, channels) for _ in range(3)]
-        stack = nn.Sequential(
-            NeuronEmbedding(inner, channels, channels), *blocks, NeuronReadout(inner, channels, channels)
-        )
+        embed, readout = NeuronEmbedding(inner, channels, channels), NeuronReadout(inner, channels, channels)
+        blocks = nn.Sequential(*[MessageBlock(inner, channels) for _ in range(3)])
         features = inner.pack(tensors)
-        return Contender(stack, features.tensors, lambda *t: stack(Features(features.layout, t)).tensors, device)
+
+        def call(*t: Tensor) -> tuple[Tensor, ...]:
+            return readout(blocks(embed(Features(features.layout, t), in_buckets=True))).tensors
+
+        return Contender(nn.ModuleList([embed, blocks, readout]), features.tensors, call, device)
 
     def nfns(layer: nn.Module) -> Contender:
         def call(*t: Tensor) -> tuple[Tensor, ...]:
