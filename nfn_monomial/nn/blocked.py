@@ -1,8 +1,9 @@
-"""The exchange on edges by hand: `plain_exchange`, in fewer operators, and where edges are many in blocks of them.
+"""The exchange on edges by hand: `plain_exchange`, in fewer operators, and on a CPU in blocks of edges.
 
-Nothing that is as large as all edges is kept for backward but the edges themselves: the rest is computed again, block by
-block, so that it stays in a processor's cache. Only of few edges everything is kept. The names are those of
-`EdgeMessages`: of edges ``x`` with factor ``f`` and gain ``g``, at ends of which ``i`` brings ``M_i, N_i, H_i``::
+Nothing that is as large as all edges is kept for backward but the edges themselves: the rest is computed again, block
+by block, so that it stays in a processor's cache. Only of edges that fit into one block everything is kept. In the
+formulas below, edges ``x`` have the factor ``f`` and the gain ``g``; end ``i`` brings ``M_i`` to messages, ``N_i`` to
+products and ``H_i`` to hidden features; W, w and G are those of `EdgeMessages`::
 
     e = x f g          a_i = e prod_{j != i} M_j      t = a_0 M_0      p = t W + sum_i H_i + w      z = silu(p)
     y = z G            out = x + e + e y + prod_i N_i
@@ -54,7 +55,7 @@ def exchange(
     residual: bool = False,
     mask: Tensor | None = None,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """`plain_exchange` of edges that are scaled to a size, if one is given; ``ends`` hold the tensors of `AtEnd` as one,
+    """`plain_exchange` of edges that are scaled to a size, if one is given; ``ends`` hold the tensors of `AtEnd`,
     ``(S, 3 or 2, *neurons, B, C)``.
 
     The plain form runs where somebody needs to see operators (torch.compile, torch.func, autocast), in other dtypes, on
@@ -90,29 +91,29 @@ def _of_network(edges: Tensor) -> tuple[int, ...]:
 
 
 class _Exchange(torch.autograd.Function):
-    """`exchange` of edges ``x (S, shared, n_0, n_1, ..., B, C)`` with ends ``(S, 3, shared, n_i, B, C)``."""
+    """`exchange` of edges ``x (S, shared, n_0, n_1, ..., B, C)`` with ends ``(S, 3 or 2, shared, n_i, B, C)``."""
 
     @staticmethod
     def forward(
         ctx: Any, at: Grid, residual: bool, mask: Tensor | None, roots: Tensor | None, x: Tensor, gain: Tensor | None,
-        W: Tensor, w: Tensor, G: Tensor | None, *ends: Tensor,
+        hidden: Tensor, bias: Tensor, gate: Tensor | None, *ends: Tensor,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         x = x.contiguous()
         f = None if roots is None else over_length(_length(x), roots, x.dtype)
         sums = [x.new_empty(2, len(x), *end.shape[2:]) for end in ends]
-        out = None if G is None else torch.empty_like(x)
+        out = None if gate is None else torch.empty_like(x)
         parts = _parts(x)
         for part in parts:
-            v = _computed(part, at, mask, x, f, gain, W, w, G, ends)
+            v = _computed(part, at, mask, x, f, gain, hidden, bias, gate, ends)
             for i, (messages, means) in enumerate(sums):
-                # The first of them is there, and needed no more when the others are computed.
-                _sum(at, v.a if i == 0 else torch.mul(v.e, product(v.M, i), out=v.a), i, messages, part)
+                # The messages to the first end are there, and not needed any more when the others are computed.
+                _sum(at, v.a if i == 0 else torch.mul(v.e, product(v.messages, i), out=v.a), i, messages, part)
                 if part or at.shares is not None:
                     _sum(at, v.z, i, means, part)
                 else:
                     torch.mean(v.z, at.over[i], out=means)
             if out is not None:
-                new = torch.mul(v.N[0], product(v.N, 0), out=_at(out, part)).addcmul_(v.e, v.y)
+                new = torch.mul(v.products[0], product(v.products, 0), out=_at(out, part)).addcmul_(v.e, v.y)
                 if residual:  # x + e
                     new.add_(v.x, alpha=2) if v.by is None else new.addcmul_(v.x, v.by + 1)
         if parts[0] or at.shares is not None:
@@ -120,7 +121,7 @@ class _Exchange(torch.autograd.Function):
                 means.mul_(_share(at, x, i))
         ctx.at, ctx.residual, ctx.mask, ctx.roots, ctx.parts = at, residual, mask, roots, parts
         ctx.kept = v._replace(a=None) if x.nbytes <= BLOCK else None
-        ctx.save_for_backward(x, f, gain, W, w, G, *ends)
+        ctx.save_for_backward(x, f, gain, hidden, bias, gate, *ends)
         ctx.set_materialize_grads(False)
         return *(t for pair in sums for t in pair.unbind(0)), out
 
@@ -128,7 +129,7 @@ class _Exchange(torch.autograd.Function):
     def backward(ctx: Any, *by: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             return None, None, None, None, *_Exchange._differentiable(ctx, by)
-        at, (x, f, gain, W, w, G, *ends) = ctx.at, ctx.saved_tensors
+        at, (x, f, gain, hidden, bias, gate, *ends) = ctx.at, ctx.saved_tensors
         *by_sums, by_out = by
         given = [
             x.new_zeros(()).expand(len(x), *end.shape[2:]) if grad is None else grad
@@ -138,10 +139,12 @@ class _Exchange(torch.autograd.Function):
         by_means = [grad * _share(at, x, i) for i, grad in enumerate(given[1::2])]
         into = torch.empty_like if by_out is not None else torch.zeros_like  # streams that were not read
         by_x, by_ends = torch.empty_like(x), [into(end) for end in ends]
-        by_W, by_G = torch.empty_like(W), None if by_out is None else torch.empty_like(W)
+        by_hidden, by_gate = torch.empty_like(hidden), None if by_out is None else torch.empty_like(gate)
         by_size = None if f is None else f.new_empty(*f.shape[:-1], len(gain))
         for part in ctx.parts:
-            v = ctx.kept or _computed(part, at, ctx.mask, x, f, gain, W, w, None if by_out is None else G, ends)
+            v = ctx.kept or _computed(
+                part, at, ctx.mask, x, f, gain, hidden, bias, None if by_out is None else gate, ends
+            )
             of_sets, new = part[:1], all(of.start == 0 for of in part[1:])
             totals = [grad.unbind(1) for grad in by_ends]
             d_a = [at.take(_end(grad, i, part), i) for i, grad in enumerate(by_messages)]
@@ -149,24 +152,24 @@ class _Exchange(torch.autograd.Function):
             if by_out is not None:
                 d_out = _at(by_out, part)
                 d_y = d_out * v.e
-                _product(_rows(v.z).mT, _rows(d_y), _at(by_G, of_sets), new)
-                _rows(d_z).baddbmm_(_rows(d_y), _at(G, of_sets).mT)
+                _product(_rows(v.z).mT, _rows(d_y), _at(by_gate, of_sets), new)
+                _rows(d_z).baddbmm_(_rows(d_y), _at(gate, of_sets).mT)
                 for i, total in enumerate(totals):
-                    _sum(at, torch.mul(d_out, product(v.N, i), out=d_y), i, total[1], part)
+                    _sum(at, torch.mul(d_out, product(v.products, i), out=d_y), i, total[1], part)
             if ctx.mask is not None:
                 d_z.mul_(_at(ctx.mask, part))
             d_p = torch.ops.aten.silu_backward(d_z, v.p)
             for i, total in enumerate(totals):
                 _sum(at, d_p, i, total[-1], part)
-            _product(_rows(v.t).mT, _rows(d_p), _at(by_W, of_sets), new)
-            d_t = torch.bmm(_rows(d_p), _at(W, of_sets).mT, out=_rows(d_z)).view(v.x.shape)
+            _product(_rows(v.t).mT, _rows(d_p), _at(by_hidden, of_sets), new)
+            d_t = torch.bmm(_rows(d_p), _at(hidden, of_sets).mT, out=_rows(d_z)).view(v.x.shape)
             r, scratch = d_p, None
             for i, total in enumerate(totals):
                 others = [reduce(mul, v.but(i, j), d_a[j]) for j in range(len(ends)) if j != i]
-                torch.addcmul(sum_of(others), d_t, product(v.M, i), out=r)
+                torch.addcmul(sum_of(others), d_t, product(v.messages, i), out=r)
                 scratch = torch.mul(v.e, r, out=scratch)
                 _sum(at, scratch, i, total[0], part)
-            d_e = r.mul_(v.M[-1]).addcmul_(d_a[-1], product(v.M, len(ends) - 1))
+            d_e = r.mul_(v.messages[-1]).addcmul_(d_a[-1], product(v.messages, len(ends) - 1))
             more = None  # of x itself
             if by_out is not None:
                 d_e.addcmul_(d_out, v.y)
@@ -174,15 +177,15 @@ class _Exchange(torch.autograd.Function):
                     more = d_out
                     d_e.add_(d_out)
             into_x = _at(by_x, part)
-            if v.by is None:
+            if by_size is None:
                 torch.add(d_e, more, out=into_x) if more is not None else into_x.copy_(d_e)
                 continue
             torch.addcmul(more, d_e, v.by, out=into_x) if more is not None else torch.mul(d_e, v.by, out=into_x)
-            total = torch.mul(d_e, v.x, out=scratch).sum(_of_network(x)[:-1], keepdim=True)
+            by_sets = torch.mul(d_e, v.x, out=scratch).sum(_of_network(x)[:-1], keepdim=True)
             of_size = _at(by_size, of_sets)
-            of_size.copy_(total) if new else of_size.add_(total)
+            of_size.copy_(by_sets) if new else of_size.add_(by_sets)
         by_gain = None
-        if f is not None:
+        if by_size is not None:
             # Sizes depend on all edges of a set. Not times the third power of the factor, which overflows.
             by_gain = (by_size * f).flatten(0, -2).sum(0)
             over = f / ctx.roots
@@ -190,21 +193,22 @@ class _Exchange(torch.autograd.Function):
             for part in ctx.parts:
                 of_sets, into_x = part[:1], _at(by_x, part)
                 into_x.addcmul_(_at(x, part) * _at(f, of_sets), _at(change, of_sets), value=-1)
-        by_w = by_ends[0][:, -1].flatten(1, -2).sum(1)
-        return None, None, None, None, by_x, by_gain, by_W, by_w, by_G, *by_ends
+        by_bias = by_ends[0][:, -1].flatten(1, -2).sum(1)
+        return None, None, None, None, by_x, by_gain, by_hidden, by_bias, by_gate, *by_ends
 
     @staticmethod
     def _differentiable(ctx: Any, by: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients that have gradients themselves: those of `plain_exchange`."""
         # Inputs depend on one another, as messages do on edges. Views of them do not: a gradient that comes through
         # another input is left to the operator that made that input.
-        x, _, gain, W, w, G, *ends = [None if t is None else t.view_as(t) for t in ctx.saved_tensors]
+        inputs: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors]
+        x, _, gain, hidden, bias, gate, *ends = inputs
         size = None if gain is None else Size(gain, ctx.roots)
-        sums, out = _plain(ctx.at, x, ends, Matrices(W, w, G), size, None, ctx.residual, ctx.mask)
+        sums, out = _plain(ctx.at, x, ends, Matrices(hidden, bias, gate), size, None, ctx.residual, ctx.mask)
         outputs = zip([t for pair in sums for t in pair] + [out], by, strict=True)
         used, by_used = zip(*((y, g) for y, g in outputs if g is not None), strict=True)
         needed = ctx.needs_input_grad[4:]
-        wanted = list(itertools.compress([x, gain, W, w, G, *ends], needed))
+        wanted = list(itertools.compress([x, gain, hidden, bias, gate, *ends], needed))
         gradients = iter(torch.autograd.grad(used, wanted, by_used, create_graph=True, allow_unused=True))
         return [next(gradients) if need else None for need in needed]
 
@@ -213,46 +217,56 @@ class _Values(NamedTuple):
     """What is computed of a block of edges, by the names of the module."""
 
     x: Tensor
-    by: Tensor | None  # f g
-    M: list[Tensor]
-    N: list[Tensor]
+    by: Any  # f g
+    messages: list[Tensor]
+    products: list[Tensor]
     e: Tensor
-    a: Tensor | None
+    a: Any
     t: Tensor
     p: Tensor
     z: Tensor
-    y: Tensor | None
+    y: Any
 
     def but(self, *ends: int) -> list[Tensor]:
         """What all ends but some bring to messages."""
-        return [M for i, M in enumerate(self.M) if i not in ends]
+        return [message for i, message in enumerate(self.messages) if i not in ends]
 
 
 def _computed(
-    part: Part, at: Grid, mask: Tensor | None, x: Tensor, f: Tensor | None, gain: Tensor | None, W: Tensor, w: Tensor,
-    G: Tensor | None, ends: Sequence[Tensor],
-) -> _Values:  # fmt: skip
+    part: Part,
+    at: Grid,
+    mask: Tensor | None,
+    x: Tensor,
+    f: Tensor | None,
+    gain: Tensor | None,
+    hidden: Tensor,
+    bias: Tensor,
+    gate: Tensor | None,
+    ends: Sequence[Tensor],
+) -> _Values:
+    brought = [[at.take(_end(t, i, part), i) for t in end.unbind(1)] for i, end in enumerate(ends)]
+    messages, invariants = [of_end[0] for of_end in brought], [of_end[-1] for of_end in brought]
+    products = [of_end[1] for of_end in brought if len(of_end) > 2]
     of_sets, x = part[:1], _at(x, part)
-    M, *N, H = zip(*([at.take(_end(t, i, part), i) for t in end.unbind(1)] for i, end in enumerate(ends)), strict=True)
     by = None if f is None else _at(f, of_sets) * gain
     e = x if by is None else x * by
-    a = e * product(M, 0)
-    t = a * M[0]
-    # All but the first end bring less than there are edges.
-    p = H[0] + _at(w, of_sets).view(-1, *[1] * (x.ndim - 2), w.shape[-1]) + sum_of(H[1:])
-    _rows(p).baddbmm_(_rows(t), _at(W, of_sets))
+    a = e * product(messages, 0)
+    t = a * messages[0]
+    first, *others = invariants
+    p = first + _at(bias, of_sets).view(-1, *[1] * (x.ndim - 2), bias.shape[-1]) + sum_of(others)
+    _rows(p).baddbmm_(_rows(t), _at(hidden, of_sets))
     z = silu(p)
     if mask is not None:
         z.mul_(_at(mask, part))
-    y = None if G is None else torch.bmm(_rows(z), _at(G, of_sets)).view(x.shape)
-    return _Values(x, by, list(M), [t for of in N for t in of], e, a, t, p, z, y)
+    y = None if gate is None else torch.bmm(_rows(z), _at(gate, of_sets)).view(x.shape)
+    return _Values(x, by, messages, products, e, a, t, p, z, y)
 
 
-def _at(x: Tensor, part: Part) -> Tensor:
+def _at(x: Any, part: Part) -> Any:
     return x[part] if part else x
 
 
-def _end(x: Tensor, end: int, part: Part) -> Tensor:
+def _end(x: Tensor, end: int, part: Part) -> Any:
     """What belongs to a block of a tensor at an end, ``(S, shared, n_i, B, C)``."""
     return _at(x, part if end == 0 else part[:2])
 
@@ -277,7 +291,7 @@ def _share(at: Grid, x: Tensor, end: int) -> Tensor | float:
 
 
 def _length(x: Tensor) -> Tensor:
-    """`length` of the edges of a network and set. In float32 it takes a third of the time if the largest is found first:
+    """`length` of the edges of a network and set. In float32 it takes a third of the time to find the largest first:
     then squares can be added up in float32."""
     if x.dtype != torch.float32 or x.nbytes <= BLOCK:
         return length(x, _of_network(x))
