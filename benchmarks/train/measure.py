@@ -48,11 +48,11 @@ def step_memory(
     return persistent + peak
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operators that are called in it, backward passes included."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,7 +67,8 @@ def operators(call: Callable[[], object]) -> int:
     """
     with _Operators() as counter:
         call()
-    return counter.count
+    count: int = counter.count
+    return count
 
 
 class Clock:
