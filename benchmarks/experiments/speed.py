@@ -114,8 +114,9 @@ register(
         """Time one layer, and a stack of three, against nfn's layers; message passing against torch-geometric's PNA.
 
 On the Small CNN Zoo's network and the SIREN 2-32-32-1, forward and forward + backward; contenders take turns, so the
-ratios are of one run. Then message passing: dense layers against the same on graphs and PNAConv, in time and memory.
-Use an idle machine. Writes `table.md`, `results.json` and `config.json`.
+ratios are of one run. Then `balance`, and message passing: dense layers against the same on graphs and PNAConv, one
+layer and three blocks with norms, in time and memory; these also on an MLP of 13 layers. Operators are counted, which
+decide the time where networks are few. Use an idle machine. Writes `table.md`, `results.json` and `config.json`.
 
 The preset `quick` leaves out large batches.
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.report.tables import MIB
-from nfn_monomial.benchmarks.train.measure import race, step_memory
+from nfn_monomial.benchmarks.train.measure import operators, race, step_memory
 from nfn_monomial.tools.report import Table
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
 NETWORKS: dict[str, Callable[[], WeightSpace]] = {
     "zoo CNN": lambda: WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10]),
     "SIREN 2-32-32-1": lambda: WeightSpace.mlp([2, 32, 32, 1], "sin"),
+    "MLP of 13 layers": lambda: WeightSpace.mlp([2, *[32] * 12, 1], "relu"),
 }
 
 
@@ -74,7 +75,7 @@ Make: TypeAlias = "Callable[[], Contender]"
 
 @dataclass(frozen=True)
 class Timing:
-    """One contender in one setting: median milliseconds, parameters, and the peak memory of one training step.
+    """One contender in one setting: median milliseconds, operators, parameters, and peak memory of a training step.
 
     A setting is the title of a table, a number of networks and one of channels. 0 stands for no measurement;
     ``skipped`` says why a contender did not run.
@@ -86,6 +87,8 @@ class Timing:
     contender: str
     forward_ms: float = 0.0
     step_ms: float = 0.0
+    forward_operators: int = 0
+    step_operators: int = 0
     parameters: int = 0
     peak_bytes: int = 0
     skipped: str = ""
@@ -130,9 +133,12 @@ def measured(
             timings.append(Timing(table, batch, channels, name, skipped=reason))
             continue
         one = ready[name]
-        peak = one.memory() if memory else 0
-        forward, step = ms[name, "forward"], ms[name, "step"]
-        timings.append(Timing(table, batch, channels, name, forward, step, one.parameters, peak))
+        timings.append(
+            Timing(
+                table, batch, channels, name, ms[name, "forward"], ms[name, "step"], operators(one.forward),
+                operators(one.step), one.parameters, one.memory() if memory else 0,
+            )
+        )  # fmt: skip
     return timings
 
 

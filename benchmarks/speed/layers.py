@@ -1,4 +1,4 @@
-"""Speed of one layer, and of a stack of three: ours, and nfn's NPLinear and HNPLinear."""
+"""Speed of one layer, and of a stack of three: ours, and nfn's NPLinear and HNPLinear; and of `balance`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from nfn.common import NetworkSpec, WeightSpaceFeatures, network_spec_from_wsfea
 from nfn.layers import HNPLinear, NPLinear, TupleOp
 from torch import Tensor, nn
 
-from nfn_monomial import EquivariantLinear, Features, PointwiseActivation, WeightSpace
+from nfn_monomial import EquivariantLinear, Features, PointwiseActivation, WeightSpace, balance
 from nfn_monomial.adapters.nfn import MonomialActivation, MonomialLinear, MonomialStack, from_tensors
+from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.report import Table
 
 from .harness import NETWORKS, Contender, Make, Timing, fewer, measured, parts, ratio_tables
 
-__all__ = ["CORE", "HNP", "bench_layers", "layer_tables"]
+__all__ = ["CORE", "HNP", "balance_tables", "bench_balance", "bench_layers", "layer_tables"]
 
 SYMMETRY = {"zoo CNN": "relu", "SIREN 2-32-32-1": "sin"}
 CORE, HNP = "EquivariantLinear", "nfn HNPLinear"
@@ -30,7 +31,9 @@ def bench_layers(
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Timing]:
-    """Times one ``channels -> channels`` layer, and a stack of three with activations, on both networks.
+    """Times one ``channels -> channels`` layer, and a stack of three with activations.
+
+    Networks are those of `SYMMETRY`: linear layers mix all pairs of tensors, which takes long where layers are many.
 
     Args:
         batches: numbers of networks.
@@ -41,7 +44,7 @@ def bench_layers(
     """
     timings: list[Timing] = []
     for name, build in NETWORKS.items():
-        for batch in batches:
+        for batch in batches if name in SYMMETRY else ():
             progress(f"{name}, batch {batch}")
             for what, makes in _contenders(name, build(), batch, channels, device).items():
                 timings += measured(f"{name}, {what}", batch, channels, makes, repeats, device, memory=False)
@@ -58,6 +61,18 @@ def _contenders(name: str, space: WeightSpace, batch: int, channels: int, device
     def ours(*layers: nn.Module) -> Contender:
         stack = nn.Sequential(*layers)
         return Contender(stack, packed.tensors, lambda *t: stack(Features(packed.layout, t)).tensors, device)
+
+    def messages() -> Contender:
+        # Message passing works on networks whose scales are balanced.
+        inner = space.restricted("sign")
+        embed, readout = NeuronEmbedding(inner, channels, channels), NeuronReadout(inner, channels, channels)
+        blocks = nn.Sequential(*[MessageBlock(inner, channels) for _ in range(3)])
+        features = inner.pack(tensors)
+
+        def call(*t: Tensor) -> tuple[Tensor, ...]:
+            return readout(blocks(embed(Features(features.layout, t), in_buckets=True))).tensors
+
+        return Contender(nn.ModuleList([embed, blocks, readout]), features.tensors, call, device)
 
     def nfns(layer: nn.Module) -> Contender:
         def call(*t: Tensor) -> tuple[Tensor, ...]:
@@ -88,6 +103,7 @@ def _contenders(name: str, space: WeightSpace, batch: int, channels: int, device
             ),
             "nfn NPLinear": lambda: nfns(nn.Sequential(*_three(np_layer, partial(TupleOp, act)))),
             HNP: lambda: nfns(nn.Sequential(*_three(hnp_layer, partial(TupleOp, act)))),
+            "message passing (3 blocks)": messages,
         },
     }
 
@@ -101,8 +117,43 @@ def layer_tables(timings: Sequence[Timing]) -> list[Table]:
     columns = {
         "forward ms": parts("forward_ms"),
         "both ms": parts("step_ms"),
+        "operators": parts("step_operators", ".0f"),
         "forward: HNP /": fewer("forward_ms", HNP),
         "both: HNP /": fewer("step_ms", HNP),
     }
-    note = "Medians of forward, and of forward and backward (both). HNP /: how many times faster than nfn's HNPLinear."
+    note = (
+        "Medians of forward, and of forward and backward (both). operators: of both, without views. HNP /: how many "
+        "times faster than nfn's HNPLinear."
+    )
     return ratio_tables(timings, columns, note)
+
+
+def bench_balance(
+    batches: Sequence[int],
+    repeats: int,
+    device: str = "cpu",
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Timing]:
+    """Times `balance` of networks with random weights; for arguments see `bench_layers`."""
+    timings: list[Timing] = []
+    for name, build in NETWORKS.items():
+        space = build()
+        for batch in batches:
+            progress(f"balance of {name}, batch {batch}")
+            tensors = random_networks(space, batch, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
+
+            def call(*t: Tensor, space: WeightSpace = space) -> tuple[Tensor, ...]:
+                canonical, _ = balance(dict(zip(space.parameters, t, strict=True)), space)
+                return tuple(canonical.values())
+
+            weights = [tensors[parameter] for parameter in space.parameters]
+            makes: dict[str, Make] = {name: partial(Contender, nn.Identity(), weights, call, device)}
+            timings += measured("balance", batch, 1, makes, repeats, device, memory=False)
+    return timings
+
+
+def balance_tables(timings: Sequence[Timing]) -> list[Table]:
+    """One table of all networks."""
+    columns = {"ms": parts("forward_ms"), "operators": parts("forward_operators", ".0f")}
+    note = "Medians; scales are found in float64. Operators without views."
+    return ratio_tables(timings, columns, note, "Canonical forms: {}")

@@ -59,7 +59,7 @@ from .predict import plan, selected
 
 __all__ = ["STUDY", "VERSION", "Tuned", "attempts", "check", "crossed", "cut", "search", "tune", "tune_report"]
 
-VERSION = 1  # raise it when results change, or finished runs of before are taken for new ones
+VERSION = 2  # raise it when results change, or finished runs of before are taken for new ones
 COMPUTED_BY = ("studies/predict.py",)
 """Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 JOURNAL, RECIPES = "search.journal", "recipe.json"

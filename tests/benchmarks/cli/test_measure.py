@@ -63,7 +63,12 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files(tmp_path / "with") == {"table.md", "results.json", "config.json"}
     timings = read(tmp_path / "with")["layers"]
     assert {(t["batch"], t["contender"]) for t in timings} >= {(2, "nfn HNPLinear"), (2, "EquivariantLinear")}
-    assert all(t["forward_ms"] > 0 for t in timings)
+    assert all(t["forward_ms"] > 0 and t["step_operators"] > t["forward_operators"] > 0 for t in timings)
+    assert [t["forward_operators"] > 0 for t in read(tmp_path / "with")["balance"]] == [True]
+    assert {t["table"] for t in read(tmp_path / "with")["graphs"]} == {
+        "zoo CNN, one layer",
+        "zoo CNN, three blocks with norms",
+    }
 
 
 @pytest.mark.parametrize(

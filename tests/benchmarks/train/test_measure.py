@@ -3,9 +3,10 @@
 import math
 
 import pytest
+import torch
 
 from nfn_monomial.benchmarks.train import measure
-from nfn_monomial.benchmarks.train.measure import race
+from nfn_monomial.benchmarks.train.measure import operators, race
 
 
 class Clock:
@@ -41,3 +42,10 @@ def test_the_median_of_the_rounds_after_the_first_three(clock: Clock) -> None:
 def test_a_slow_race_has_one_round_that_is_not_counted_and_one_that_is(clock: Clock) -> None:
     assert race({"a": clock.call("a", [5000, 3000])}, 5, "cpu", seconds=4) == pytest.approx({"a": 3000})
     assert race({"a": clock.call("a", [9, 9, 9, 1, 2])}, 2, "cpu", seconds=math.inf) == pytest.approx({"a": 1.5})
+
+
+def test_operators_of_both_passes_without_views() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    assert operators(lambda: x.T.unsqueeze(0).exp()) == 1
+    # Backward makes the gradient of the sum, expands it, and multiplies.
+    assert operators(lambda: x.T.exp().sum().backward()) == 4
