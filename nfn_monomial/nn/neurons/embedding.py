@@ -123,7 +123,7 @@ class NeuronEmbedding(OnNeurons):
                 f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
             )
         same_numbers(first, self.mix, "NeuronEmbedding")
-        entries = self.once(entries_of, self.in_channels, self._extra, *self.arrangement(sizes, first))
+        entries = self.lately(entries_of, self.in_channels, self._extra, *self.arrangement(sizes, first))
         flat = [tensors[name].flatten(1) for name in self.space.parameters]
         flat += [extra[node].flatten(1) for node in self._extra_nodes] if extra is not None else []
         numbers = torch.cat(flat, 1).T
@@ -203,7 +203,9 @@ class NeuronReadout(OnNeurons):
         """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
         neurons = self.packed(features)
         sizes = neurons.buckets.sizes
-        entries = self.once(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
+        entries = self.lately(
+            entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0))
+        )
         groups = entries.groups[len(neurons.edges) :]
         streams = torch.split(neurons.rows.index_select(0, entries.rows), [g.shape[0] * g.shape[1] for g in groups])
         fields = [x.flatten(1, -3) for x in neurons.edges]
