@@ -50,8 +50,8 @@ class OnNeurons(Layer):
             channels, alike = features.buckets.channels, features.buckets.layout.layout is self.neurons.layout
             if channels != self.channels or not alike:
                 raise InvalidValueError(
-                    f"{type(self).__name__}: neuron features of {channels} channels of {'this' if alike else 'another'} "
-                    f"space; the layer was built for {self.channels} channels on {self.space}"
+                    f"{type(self).__name__}: neurons of {channels} channels and {'this' if alike else 'another'} "
+                    f"space; the layer was built for {self.channels} channels of {self.space}"
                 )
             return features
         self.in_layout.require(features, self.channels, type(self).__name__, next(self.parameters(), None))
