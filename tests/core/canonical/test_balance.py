@@ -241,7 +241,8 @@ HEADS = WeightSpace(
     {"heads": (PERMUTATION, 2), "q": Node((SIGN,), 3, "heads"), "v": Node((SIGN, SCALE), 3, "heads"), "x": (FIXED, 4)},
     {
         "q": ((Axis("heads", 0), Axis("q")), Axis("x")), "k": ((Axis("heads", 0), Axis("q")), Axis("x")),
-        "v": ((Axis("heads", 0), Axis("v", (1, 1))), Axis("x")), "o": (Axis("x"), (Axis("heads", 0), Axis("v", (1, -1)))),
+        "v": ((Axis("heads", 0), Axis("v", (1, 1))), Axis("x")),
+        "o": (Axis("x"), (Axis("heads", 0), Axis("v", (1, -1)))),
     },
 )  # fmt: skip
 
