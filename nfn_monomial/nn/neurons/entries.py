@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from nfn_monomial.space import packing
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .buckets import Buckets, buckets_of, merged, moved
+from .arrange import buckets_of, ends_at, joined, merged, move, unseen
+from .buckets import Buckets
 
 Extra = tuple[tuple[int, int], ...]
 """Further features of neurons: field, and how many there are for each of its entries."""
@@ -85,8 +86,8 @@ class Entries:
             ((len(table), table.shape[1]), (field, table, first))
             for field, of in sources.items() for table, first in of if field >= len(layout.edges)
         ]  # fmt: skip
-        rows, squares = list[Tensor](), list[Tensor]()
-        neurons = dict(zip(self._order(), self._positions(), strict=True))
+        rows, squares, empty = list[Tensor](), list[Tensor](), torch.zeros(0).long()
+        first_neuron = self._first_neurons()
         node_of = {field: node for node in layout.nodes for field in layout.numbers(node)}
         for (length, width), fields in merged(of_streams, padding):
             table = torch.full((len(fields), length, width), self.count)
@@ -94,21 +95,20 @@ class Entries:
             for i, (field, of, first) in enumerate(fields):
                 table[i, : of.shape[0], : of.shape[1]] = of
                 maps[i, : of.shape[1]] = first + torch.arange(of.shape[1])
-                at = buckets.place(field)
+                at = buckets.rows_of[field]
                 rows.append(torch.cat([at, torch.zeros(length - len(at)).long()]))
                 counts = field in node_of and first < own
-                after = neurons[node_of[field]] * 3 + 2 if counts else torch.zeros(0).long()
+                after = (first_neuron[node_of[field]] + torch.arange(len(at))) * 3 + 2 if counts else empty
                 squares.append(torch.cat([after, torch.full((length - len(after),), -1)]))
             self.groups.append(Group((len(fields), length, width), table.flatten(), maps.flatten()))
-        empty = torch.zeros(0).long()
-        self.rows = torch.cat([*rows, empty])
-        self.numbers = torch.cat([*(group.numbers for group in self.groups), empty])
+        self.rows = joined(rows)
+        self.numbers = joined([group.numbers for group in self.groups])
         self.padded = bool((self.numbers == self.count).any())
         self.back = torch.zeros(self.count + 1).long()
         self.back[self.numbers] = torch.arange(len(self.numbers))
         self.back = self.back[:-1]
         self.logs = 3 * sum(len(bucket.nodes) * bucket.neurons for bucket in buckets.nodes) + 1
-        self.log_at = torch.cat([*self._ends(neurons), *squares, empty])
+        self.log_at = joined([*self._ends(first_neuron), *squares])
         self.log_at[self.log_at < 0] = self.logs - 1
         self.start = self._start(space)
         names = list(layout.nodes)
@@ -125,14 +125,10 @@ class Entries:
     def _order(self) -> list[str]:
         return [node for bucket in self.buckets.nodes for node in bucket.nodes]
 
-    def _positions(self) -> list[Tensor]:
-        """For each node, bucket by bucket, the positions of its neurons among all, padded ones included."""
-        at, found = 0, []
-        for bucket in self.buckets.nodes:
-            for node in bucket.nodes:
-                found.append(at + torch.arange(len(self.buckets.invariants[node])))
-                at += bucket.neurons
-        return found
+    def _first_neurons(self) -> dict[str, int]:
+        """For each node the number of its first neuron among all, bucket by bucket, padded ones included."""
+        counts = [bucket.neurons for bucket in self.buckets.nodes for _ in bucket.nodes]
+        return dict(zip(self._order(), [0, *itertools.accumulate(counts)], strict=False))
 
     def _edges(self, sets: Sequence[int], entries: Tensor, sources: Mapping[int, list[tuple[Tensor, int]]]) -> Group:
         width = max(sources[number][0][0].shape[1] for number in sets)
@@ -146,13 +142,14 @@ class Entries:
             maps[i, : of.shape[1]] = first + torch.arange(of.shape[1])
         return Group((len(sets), table.shape[1], width), table.flatten(), maps.flatten())
 
-    def _ends(self, neurons: Mapping[str, Tensor]) -> list[Tensor]:
+    def _ends(self, first_neuron: Mapping[str, int]) -> list[Tensor]:
         at = []
         for bucket in self.buckets.edges:
-            for position in range(len(bucket.grid.at)):
-                for number, end, numbers in self.buckets.at(bucket, position):
-                    of = neurons[self.buckets.layout.edges[number].ends[end].node]
-                    at.append(torch.where(numbers < 0, -1, of[numbers.clamp(min=0)] * 3 + (end > 0)))
+            for position, neurons in enumerate(bucket.neurons):
+                ends = ends_at(self.buckets.layout, bucket, position)
+                firsts = torch.tensor([first_neuron[end.node] for end in ends]).unsqueeze(1)
+                leaving = torch.tensor([order[position] > 0 for order in bucket.ends]).unsqueeze(1)
+                at.append(torch.where(neurons < 0, -1, (firsts + neurons) * 3 + leaving).flatten())
         return at
 
     def _start(self, space: WeightSpace) -> Tensor:
@@ -162,11 +159,11 @@ class Entries:
         for name, plan in layout.nodes.items():
             streams = len(plan.charges)
             if name in hidden:
-                at[self.buckets.row(name, streams - 1)] = hidden.index(name)
+                at[self.buckets.rows_of[layout.stream(name)]] = hidden.index(name)
                 continue
             size = space.nodes[name].size or 1
             for stream in range(streams):
-                rows = self.buckets.row(name, stream)
+                rows = self.buckets.rows_of[layout.starts[name] + stream]
                 at[rows] = first + (torch.arange(len(rows)) % size) * streams + stream
             first += size * streams
         return torch.where(at < 0, first, at)
@@ -187,10 +184,9 @@ def entries_of(
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
-    with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
-        entries = Entries(
-            space, space.once(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding
-        )
+    with unseen():
+        buckets = space.once(buckets_of, channels, "cpu", padding, most, *sizes)
+        entries = Entries(space, buckets, in_channels, extra, padding)
         entries.buckets = space.once(buckets_of, channels, device, padding, most, *sizes)
-        moved(entries, torch.device(device))
+        move(entries, torch.device(device))
     return entries

@@ -233,7 +233,8 @@ def kinds_of(layout: NeuronLayout, tied: bool) -> Kinds:
         of_kind = edges.setdefault(len(edge.ends), {})
         of_kind[number] = 0 if tied else len(of_kind)
     for node, plan in layout.nodes.items():
-        slices, alike = nodes.setdefault(kind_of(plan), {}), plans.setdefault(kind_of(plan), [])
+        kind = kind_of(plan)
+        slices, alike = nodes.setdefault(kind, {}), plans.setdefault(kind, [])
         if plan not in alike:
             alike.append(plan)
         slices[node] = alike.index(plan) if tied else len(slices)
