@@ -48,7 +48,7 @@ class MessagePassing(NeuronLayer):
         channels: of all streams.
         tied: whether all layers of the network share their parameters, as they do on graphs: all edges with one number
             of ends, all nodes with the same streams. Otherwise every set of edges and every node has its own.
-        last: whether only invariants of neurons are read behind the layer: edges then stay as they are.
+        last: whether only invariants of neurons are read after the layer: edges then stay as they are.
 
     Attributes:
         edges: number of ends -> `EdgeMessages` of all edges that have so many.
@@ -171,7 +171,7 @@ class GatedActivation(NeuronLayer):
         space: the networks' weight space.
         channels: of all streams.
         tied: whether all nodes with the same streams share one gate.
-        last: whether only invariants are read behind the layer: charged streams then pass through.
+        last: whether only invariants are read after the layer: charged streams then pass through.
     """
 
     @checked
@@ -218,7 +218,7 @@ class MessageBlock(NeuronLayer):
         tied: see `MessagePassing`.
         norm: whether the norm is there. It keeps deep stacks in range, but a network's own sizes are divided out
             before messages are made; to compute with exact values (a network's outputs) leave it out.
-        last: whether only invariants of neurons are read behind the block: edges then stay as they are.
+        last: whether only invariants of neurons are read after the block: edges then stay as they are.
     """
 
     @checked

@@ -129,8 +129,8 @@ class NeuronEmbedding(OnNeurons):
         numbers = torch.cat(flat, 1).T
         if entries.padded:
             numbers = torch.cat([numbers, numbers.new_zeros(1, numbers.shape[1])])
-        picked = torch.split(numbers.index_select(0, entries.numbers), [math.prod(g.shape) for g in entries.groups])
-        raw = [x.view(*g.shape, -1) for g, x in zip(entries.groups, picked, strict=True)]
+        picked = torch.split(numbers.index_select(0, entries.numbers), [*map(math.prod, entries.shapes)])
+        raw = [torch.unflatten(x, 0, shape) for x, shape in zip(picked, entries.shapes, strict=True)]
         matrices = entries.matrices(self.mix)
         fields = [mixed(x.transpose(-1, -2), w) for x, w in zip(raw, matrices, strict=True)]
         buckets, count = entries.buckets, len(entries.buckets.edges)
@@ -204,10 +204,10 @@ class NeuronReadout(OnNeurons):
         neurons = self.packed(features)
         sizes = neurons.buckets.sizes
         entries = self.once(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
-        groups = entries.groups[len(neurons.edges) :]
-        streams = torch.split(neurons.rows.index_select(0, entries.rows), [g.shape[0] * g.shape[1] for g in groups])
+        widths = [shape[:2] for shape in entries.shapes[len(neurons.edges) :]]
+        streams = torch.split(neurons.rows.index_select(0, entries.rows), [*map(math.prod, widths)])
         fields = [x.flatten(1, -3) for x in neurons.edges]
-        fields += [torch.unflatten(x, 0, g.shape[:2]) for g, x in zip(groups, streams, strict=True)]
+        fields += [torch.unflatten(x, 0, shape) for x, shape in zip(streams, widths, strict=True)]
         pairs = zip(fields, entries.matrices(self.mix), strict=True)
         out = [mixed(x, w.mT).transpose(-1, -2).flatten(0, 2) for x, w in pairs]
         if not streams:
