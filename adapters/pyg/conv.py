@@ -170,7 +170,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         """Sums at the ends, as `NeuronUpdate` takes them, and the hidden features of edges."""
         *sent, z = inputs.unsqueeze(0).chunk(3, -1)
         (to_targets, into), (to_sources, out_of) = at_ends(at, sent, z)
-        sums = arranged((to_targets + to_sources).view(at.nodes, -1), self.channels)
+        sums = arranged(
+            (to_targets + to_sources).view(at.nodes, len(self.nodes.kind.order) * self.channels), self.channels
+        )
         means = torch.stack([into, out_of])
         return torch.cat([sums[: self.nodes.kind.summed], means]), z.squeeze(0)
 
@@ -306,7 +308,8 @@ class MonomialCanonicalize(nn.Module):
 
 def _acts(symmetry: Tensor, streams: int, part: int) -> Tensor:
     """Returns whether this part of a symmetry acts on each charged stream: ``(N, 2 K)``."""
-    of_pairs = symmetry.reshape(len(symmetry), -1, 1).expand(-1, streams // 2, 2)
+    pairs = symmetry.unsqueeze(1) if symmetry.ndim < 2 else symmetry
+    of_pairs = pairs.unsqueeze(2).expand(-1, streams // 2, 2)
     return of_pairs.flatten(1) & part > 0
 
 

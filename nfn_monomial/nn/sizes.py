@@ -13,7 +13,7 @@ from .edges import watched
 
 def length(x: Tensor, dims: Sequence[int]) -> Tensor:
     """Norms over dimensions, which are kept, in float64: nothing overflows, and sums of squares lose nothing."""
-    if x.dtype != torch.float64 and not torch.is_grad_enabled():
+    if x.dtype != torch.float64 and not (torch.is_grad_enabled() and x.requires_grad):
         norm: Tensor = torch.linalg.vector_norm(x, 2, tuple(dims), True, dtype=torch.float64)
         return norm
     top = x.new_ones((), dtype=torch.float64)
@@ -134,7 +134,7 @@ def moments(x: Tensor, group: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
 
 def square_sums(x: Tensor, dim: int) -> Tensor:
     """Sums of squares over a dimension, in float64; numbers beyond 1e150, whose squares overflow, count as 1e150."""
-    return x.double().clamp(-1e150, 1e150).square().sum(dim)
+    return length(x, (dim,)).squeeze(dim).clamp(max=1e150).square()
 
 
 def log_sums(squares: Tensor, at: Tensor, count: int) -> Tensor:

@@ -6,7 +6,7 @@
      "content": [{"name": "bias.0", "field": 0, "first": 2, "dims": [{"node": "h1", "charge": 1}]}, ...]}
 
 Files that `torch.save` wrote of features are read with ``weights_only=True``, which reading an exported program tries.
-Both need the package to be imported.
+Both need this module to be imported; a program of a model needs the module of the model.
 """
 
 from __future__ import annotations

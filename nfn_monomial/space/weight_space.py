@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
+LATELY = 32
+"""How many results `WeightSpace.lately` keeps of one function."""
+
 
 class WeightSpace:
     """The parameters of a network architecture and the group that leaves its function unchanged.
@@ -577,6 +580,16 @@ class WeightSpace:
         if key not in self._kept:
             self._kept[key] = make(self, *arguments)
         return self._kept[key]  # type: ignore[no-any-return]
+
+    def lately(self, make: Callable[..., Value], *arguments: Hashable) -> Value:
+        """The same for arguments that may be many, as sizes of networks are: only the last ones stay."""
+        value, key = self.once(make, *arguments), (make, *arguments)
+        self._kept.pop(key, None)
+        self._kept[key] = value  # the last one now
+        alike = [other for other in list(self._kept) if other[0] is make]
+        for other in alike[:-LATELY]:
+            self._kept.pop(other, None)
+        return value
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": {}, "passed": (None, {})}

@@ -428,3 +428,11 @@ def test_clear_errors():
     for message, call in refused.items():
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_a_graph_without_nodes():
+    none = torch.zeros(0, dtype=torch.long)
+    x, edge_index, edge_attr = torch.zeros(0, 12), torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, 4)
+    block, conv = pyg.MonomialBlock(4), pyg.MonomialConv(4)
+    for new in (conv(x, edge_index, edge_attr), block(x, edge_index, edge_attr, none, none)):
+        assert [t.shape for t in new] == [(0, 12), (0, 4)]

@@ -123,16 +123,15 @@ class NeuronEmbedding(OnNeurons):
                 f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
             )
         same_numbers(first, self.mix, "NeuronEmbedding")
-        entries = self.once(entries_of, self.in_channels, self._extra, *self.arrangement(sizes, first))
+        entries = self.lately(entries_of, self.in_channels, self._extra, *self.arrangement(sizes, first))
         flat = [tensors[name].flatten(1) for name in self.space.parameters]
         flat += [extra[node].flatten(1) for node in self._extra_nodes] if extra is not None else []
-        numbers = torch.cat(flat, 1).T
-        if entries.padded:
-            numbers = torch.cat([numbers, numbers.new_zeros(1, numbers.shape[1])])
-        picked = torch.split(numbers.index_select(0, entries.numbers), [math.prod(g.shape) for g in entries.groups])
-        raw = [x.view(*g.shape, -1) for g, x in zip(entries.groups, picked, strict=True)]
-        matrices = entries.matrices(self.mix)
-        fields = [mixed(x.transpose(-1, -2), w) for x, w in zip(raw, matrices, strict=True)]
+        flat += [first.new_zeros(len(first), 1)] if entries.padded else []
+        numbers = torch.cat(flat, 1).index_select(1, entries.numbers)
+        picked = torch.split(numbers, [math.prod(g.shape) for g in entries.groups], 1)
+        shaped = [torch.unflatten(x, 1, g.shape) for g, x in zip(entries.groups, picked, strict=True)]
+        raw = [x.permute(1, 2, 0, 3).contiguous() for x in shaped]  # (Q, N, B, K)
+        fields = [mixed(x, w) for x, w in zip(raw, entries.matrices(self.mix), strict=True)]
         buckets, count = entries.buckets, len(entries.buckets.edges)
         edges = [torch.unflatten(x, 1, bucket.shape) for bucket, x in zip(buckets.edges, fields, strict=False)]
         into, rows = [entries.rows], [x.flatten(0, 1) for x in fields[count:]]
@@ -155,7 +154,7 @@ class NeuronEmbedding(OnNeurons):
         buckets = entries.buckets
         squares = []
         for number, x in enumerate(raw):
-            square = square_sums(x, 2)
+            square = square_sums(x, -1)
             if number < len(buckets.edges):
                 bucket = buckets.edges[number]
                 of_edges = torch.unflatten(square, 1, bucket.shape)
@@ -203,7 +202,9 @@ class NeuronReadout(OnNeurons):
         """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
         neurons = self.packed(features)
         sizes = neurons.buckets.sizes
-        entries = self.once(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
+        entries = self.lately(
+            entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0))
+        )
         groups = entries.groups[len(neurons.edges) :]
         streams = torch.split(neurons.rows.index_select(0, entries.rows), [g.shape[0] * g.shape[1] for g in groups])
         fields = [x.flatten(1, -3) for x in neurons.edges]

@@ -189,8 +189,8 @@ def entries_of(
     """
     with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
         entries = Entries(
-            space, space.once(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding
+            space, space.lately(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding
         )
-        entries.buckets = space.once(buckets_of, channels, device, padding, most, *sizes)
+        entries.buckets = space.lately(buckets_of, channels, device, padding, most, *sizes)
         moved(entries, torch.device(device))
     return entries

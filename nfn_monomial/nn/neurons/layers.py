@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.checks import Count, checked
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.steps import Layer
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
@@ -46,9 +47,15 @@ class OnNeurons(Layer):
     def packed(self, features: Features | Neurons) -> Neurons:
         """Neuron features in buckets, checked where they are `Features`."""
         if isinstance(features, Neurons):
+            channels, alike = features.buckets.channels, features.buckets.layout.layout is self.neurons.layout
+            if channels != self.channels or not alike:
+                raise InvalidValueError(
+                    f"{type(self).__name__}: neurons of {channels} channels and {'this' if alike else 'another'} "
+                    f"space; the layer was built for {self.channels} channels of {self.space}"
+                )
             return features
         self.in_layout.require(features, self.channels, type(self).__name__, next(self.parameters(), None))
-        buckets = self.once(buckets_of, *self.arrangement(features.sizes, features.tensors[0]))
+        buckets = self.lately(buckets_of, *self.arrangement(features.sizes, features.tensors[0]))
         return buckets.pack(features)
 
     def arrangement(self, sizes: dict[str, int], like: Tensor) -> tuple[Any, ...]:
@@ -70,16 +77,16 @@ class OnNeurons(Layer):
         # Constants to a compiler, even where it takes sizes for variables.
         return self.channels, str(like.device), padding, most, *(hash(known[name]) for name in self.space.nodes)
 
-    def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
-        """`WeightSpace.once`; a compiler sees only what comes back, and watches nothing that others make."""
+    def lately(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
+        """`WeightSpace.lately`; a compiler sees only what comes back, and watches nothing that others make."""
         if not torch.compiler.is_compiling():
-            return self.space.once(make, *arguments)
+            return self.space.lately(make, *arguments)
         name = f"{make.__name__} {' '.join([str(argument) for argument in arguments])}"
         self._shelve(name, make, *arguments)
         return getattr(self._shelf, name)  # type: ignore[no-any-return]
 
     def _shelve(self, name: str, make: Callable[..., object], *arguments: Hashable) -> bool:
-        setattr(self._shelf, name, self.space.once(make, *arguments))
+        setattr(self._shelf, name, self.space.lately(make, *arguments))
         return True
 
     # What `torch.compiler.assume_constant_result` does, which would import the compiler.

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
-from nfn_monomial.nn import EquivariantNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout
+from nfn_monomial.nn import EquivariantNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, blocked
 from nfn_monomial.nn.neurons import layers
 from nfn_monomial.nn.neurons.buckets import buckets_of
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
@@ -181,8 +181,9 @@ def operators(space):
     return counted.count
 
 
-def test_operators_do_not_grow_with_depth():
-    """Of tensors that are not cut in blocks; and but for the first and last layer, which may be cheap enough to pad."""
+def test_operators_do_not_grow_with_depth(monkeypatch):
+    """But for the first and last layer, which may be cheap enough to pad."""
+    monkeypatch.setattr(blocked, "BLOCK", 2**40)
     counts = [operators(WeightSpace.mlp([2, *[8] * depth, 1], "tanh")) for depth in (4, 12, 24)]
     assert counts[0] >= counts[1] == counts[2]
 
@@ -192,14 +193,12 @@ def test_operators_do_not_grow_with_depth():
     [
         WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10]),
         WeightSpace.mlp([2, 32, 32, 1], "sin"),
-        pytest.param(
-            WeightSpace.mlp([2, *[32] * 12, 1], "relu"),
-            marks=pytest.mark.xfail(strict=True, reason="edges of more than a megabyte are exchanged in blocks"),
-        ),
+        WeightSpace.mlp([2, *[32] * 12, 1], "relu"),
     ],
     ids=["zoo", "siren", "13 layers"],
 )
-def test_a_step_takes_at_most_a_thousand_operators(space):
+def test_a_step_takes_at_most_a_thousand_operators(monkeypatch, space):
+    monkeypatch.setattr(blocked, "BLOCK", 2**40)  # as on a GPU; a CPU takes blocks of what does not fit into its cache
     assert operators(space) <= 1000
 
 
