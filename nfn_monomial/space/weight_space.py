@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-LATELY = 32
+LATELY = 8
 """How many results `WeightSpace.lately` keeps of one function."""
 
 

@@ -202,7 +202,9 @@ class NeuronReadout(OnNeurons):
         """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
         neurons = self.packed(features)
         sizes = neurons.buckets.sizes
-        entries = self.lately(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
+        entries = self.lately(
+            entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0))
+        )
         widths = [shape[:2] for shape in entries.shapes[len(neurons.edges) :]]
         streams = torch.split(neurons.rows.index_select(0, entries.rows), [*map(math.prod, widths)])
         fields = [x.flatten(1, -3) for x in neurons.edges]

@@ -48,7 +48,7 @@ class OnNeurons(Layer):
     def packed(self, features: Features | Neurons) -> Neurons:
         """Neuron features in buckets, checked where they are `Features`."""
         if isinstance(features, Neurons):
-            channels, alike = features.buckets.channels, features.buckets.layout.layout is self.neurons.layout
+            channels, alike = features.rows.shape[-1], features.buckets.layout.layout is self.neurons.layout
             if channels != self.channels or not alike:
                 raise InvalidValueError(
                     f"{type(self).__name__}: neurons of {channels} channels and {'this' if alike else 'another'} "
