@@ -68,7 +68,7 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
     edges = _edge_buckets(layout, kinds, shapes, channels, padding, most)
     ends = _end_groups(edges)
 
-    # The first row of every stream, and of the sums of its messages; and of the means over edges into a node and out.
+    # The first row of every stream; and among sums, those of its messages, and of the means over edges in and out.
     first_row, rows = dict[int, int](), 0
     first_message, first_mean, sums = dict[int, int](), dict[tuple[str, bool], int](), 0
     for bucket in nodes:
@@ -86,10 +86,13 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
         rows += 1
     rows_of = {field: first + torch.arange(math.prod(shapes[field])) for field, first in first_row.items()}
     invariants = {node: rows_of[layout.stream(node)] for node in layout.nodes}
-    of_buckets = [
-        first_row[layout.stream(bucket.nodes[0])] + torch.arange(len(bucket.nodes) * bucket.neurons) for bucket in nodes
-    ]
+    # Those of a bucket, padding included: the last stream of its kind.
+    of_buckets = []
+    for bucket in nodes:
+        first = first_row[layout.stream(bucket.nodes[0])]
+        of_buckets.append(first + torch.arange(len(bucket.nodes) * bucket.neurons))
 
+    # At every end of every set three rows of each neuron, sets of one group side by side.
     at_ends = []
     for i, position in itertools.chain.from_iterable(group.ends for group in ends):
         of_sets = ends_at(layout, edges[i], position)
@@ -97,6 +100,7 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
         at_ends.append(_from(firsts, edges[i].neurons[position], padding=rows))
     end_rows = joined([x.flatten() for x in at_ends])
 
+    # From every end sums of messages, into the stream that transforms as the edge does, and means of hidden features.
     from_ends = list[Tensor]()
     for edge_bucket in edges:
         for position, numbers in enumerate(edge_bucket.neurons):
@@ -107,7 +111,7 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
             # Sums of padding are 0 and may go anywhere.
             from_ends += [_from(firsts, numbers, padding=0).flatten() for firsts in (messages, means)]
 
-    # For every row its entry; padding gets the one past the last, a zero.
+    # The entry of every row; padding gets the one past the last, a zero.
     packed = torch.full((rows,), entries)
     for field, at in rows_of.items():
         packed[at] = starts[field] + torch.arange(len(at))
