@@ -12,8 +12,6 @@ The formulas on an edge and at a neuron, however neurons are laid out, are in `n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -102,43 +100,36 @@ class MessagePassing(NeuronLayer):
         """
         buckets, slices = neurons.buckets, neurons.buckets.slices[self.tied]
         modules = zip(self.edges.values(), slices.ends, slices.edges, strict=True)
+        # For each kind of edges the matrices of its groups of ends, and those of its buckets.
         of_kinds = [module(of_ends, of_edges) for module, of_ends, of_edges in modules]
+        groups = buckets.rows_at_ends(neurons.rows, 2 if self.last else 3)
+        for i, (group, x) in enumerate(zip(buckets.ends, groups, strict=True)):
+            groups[i] = mixed(x.flatten(0, 1), next(of_kinds[group.kind][0]).flatten(0, 1)).view(x.shape)
         scales = None if norm is None or frames is None else norm.edge_scales(neurons, frames)
         edges, sums = list(neurons.edges), []
-        for i, (bucket, ends) in enumerate(
-            zip(buckets.edges, self._brought(neurons, [of for of, _ in of_kinds]), strict=True)
-        ):
+        for i, (bucket, ends) in enumerate(zip(buckets.edges, buckets.at_edges(groups), strict=True)):
             size = None if norm is None or scales is not None else Size(norm.edge_gain, bucket.roots)
             matrices, scale = next(of_kinds[bucket.kind][1]), None if scales is None else scales[i]
             at_ends, edges[i] = exchange(bucket.grid, edges[i], ends, matrices, size, scale, residual, bucket.mask)
             sums += [x.flatten(0, -3) for pair in at_ends for x in pair]
         return Neurons(buckets, tuple(edges), self._rows(neurons, sums))
 
-    def _brought(self, neurons: Neurons, matrices: Sequence[Iterator[Tensor]]) -> list[list[Tensor]]:
-        """For each bucket of edges the tensors at their ends, see `exchange`."""
-        buckets = neurons.buckets
-        groups = buckets.rows_at_ends(neurons.rows, 2 if self.last else 3)
-        for i, (group, x) in enumerate(zip(buckets.ends, groups, strict=True)):
-            groups[i] = mixed(x.flatten(0, 1), next(matrices[group.kind]).flatten(0, 1)).view(x.shape)
-        return buckets.at_edges(groups)
-
     def _rows(self, neurons: Neurons, sums: list[Tensor]) -> Tensor:
-        """The update of all rows, of the sums at all ends."""
+        """The update of all rows, given the sums at all ends of edges."""
         buckets, x = neurons.buckets, neurons.rows
         slices = buckets.slices[self.tied]
         of_kinds = [module(*picks) for module, *picks in zip(self.nodes, slices.mixes, slices.nodes, strict=True)]
         new = []
-        for bucket, streams, of in zip(
-            buckets.nodes, buckets.streams_of_nodes(x), buckets.sums_of_nodes(x, sums), strict=True
-        ):
+        of_buckets = zip(buckets.nodes, buckets.streams_of_nodes(x), buckets.sums_of_nodes(x, sums), strict=True)
+        for bucket, streams, of_messages in of_buckets:
             mixes, inv, bias = next(of_kinds[bucket.number])
-            updates = updated(bucket.kind, streams, of, mixes, inv, bias, bucket.transports)
+            updates = updated(bucket.kind, streams, of_messages, mixes, inv, bias, bucket.transports)
             new += [t.flatten(0, 2) for t in updates]
         if self.neurons.const:
             new.append(x[-1:])
         rows = torch.cat(new)
         if self.up is not None and self.down is not None:
-            for nest, pick in zip(buckets.nests, buckets.slices[self.tied].nests, strict=True):
+            for nest, pick in zip(buckets.nests, slices.nests, strict=True):
                 up, down = (p.index_select(0, pick) for p in (self.up, self.down))
                 parents = torch.unflatten(x.index_select(0, nest.parents), 0, (len(pick), -1))
                 children = torch.unflatten(x.index_select(0, nest.children), 0, (*parents.shape[:2], -1))
@@ -150,6 +141,7 @@ class MessagePassing(NeuronLayer):
     def _with_const(self, neurons: Neurons, rows: Tensor) -> Tensor:
         assert self.const is not None
         x, nodes = neurons.rows, neurons.buckets.invariants
+        # Parameters without an axis get the mean of all nodes' means; without nodes, their own stream.
         out, into = x[-1:] @ self.const[0], x[-1:]
         if nodes:
             into = torch.stack([x.index_select(0, at).mean(0) for at in nodes]).mean(0, keepdim=True)

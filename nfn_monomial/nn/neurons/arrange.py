@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
     edges = _edge_buckets(layout, kinds, shapes, channels, padding, most)
     ends = _end_groups(edges)
 
-    # The first row of every stream, and of the sums of its messages; and of the means over edges into a node and out.
+    # The first row of every stream; and among sums, those of its messages, and of the means over edges in and out.
     first_row, rows = dict[int, int](), 0
     first_message, first_mean, sums = dict[int, int](), dict[tuple[str, bool], int](), 0
     for bucket in nodes:
@@ -86,10 +86,13 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
         rows += 1
     rows_of = {field: first + torch.arange(math.prod(shapes[field])) for field, first in first_row.items()}
     invariants = {node: rows_of[layout.stream(node)] for node in layout.nodes}
-    of_buckets = [
-        first_row[layout.stream(bucket.nodes[0])] + torch.arange(len(bucket.nodes) * bucket.neurons) for bucket in nodes
-    ]
+    # Those of a bucket, padding included: the last stream of its kind.
+    of_buckets = []
+    for bucket in nodes:
+        first = first_row[layout.stream(bucket.nodes[0])]
+        of_buckets.append(first + torch.arange(len(bucket.nodes) * bucket.neurons))
 
+    # At every end of every set three rows of each neuron, sets of one group side by side.
     at_ends = []
     for i, position in itertools.chain.from_iterable(group.ends for group in ends):
         of_sets = ends_at(layout, edges[i], position)
@@ -97,6 +100,7 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
         at_ends.append(_from(firsts, edges[i].neurons[position], padding=rows))
     end_rows = joined([x.flatten() for x in at_ends])
 
+    # From every end sums of messages, into the stream that transforms as the edge does, and means of hidden features.
     from_ends = list[Tensor]()
     for edge_bucket in edges:
         for position, numbers in enumerate(edge_bucket.neurons):
@@ -107,7 +111,7 @@ def _arranged(space: WeightSpace, sizes: dict[str, int], channels: int, padding:
             # Sums of padding are 0 and may go anywhere.
             from_ends += [_from(firsts, numbers, padding=0).flatten() for firsts in (messages, means)]
 
-    # For every row its entry; padding gets the one past the last, a zero.
+    # The entry of every row; padding gets the one past the last, a zero.
     packed = torch.full((rows,), entries)
     for field, at in rows_of.items():
         packed[at] = starts[field] + torch.arange(len(at))
@@ -190,64 +194,88 @@ def _one_answer(table: Sequence[Sequence[bool]], nodes: int) -> Tensor | bool:
     return True in answers
 
 
+class _GroupedEdges(NamedTuple):
+    """An edge set whose axes that belong to the same ends are one.
+
+    Attributes:
+        at: for each position the axes of the end there, as in `Grid`.
+        ends: for each position the number of the end there.
+        entries: of the edges, among all entries of the layout's fields.
+        neurons: for each position the numbers of the end's neurons, by their axes.
+    """
+
+    at: tuple[Shape, ...]
+    ends: tuple[int, ...]
+    entries: Tensor
+    neurons: tuple[Tensor, ...]
+
+
 def _edge_buckets(
     layout: NeuronLayout, kinds: Kinds, shapes: Sequence[Shape], channels: int, padding: int, most: int
 ) -> tuple[EdgeBucket, ...]:
-    total = sum(map(math.prod, shapes))
-    entries, orders, neurons = list[Tensor](), list[Shape](), list[list[Tensor]]()
-    by_pattern, start = dict[tuple[Shape, ...], list[tuple[Shape, int]]](), 0
-    for number, edge in enumerate(layout.edges):
-        groups, at = _grouped_axes(edge)
-        table, order = _regrouped(_numbered(shapes[number]) + start, groups), tuple(range(len(at)))
-        start += table.numel()
-        if Grid(at, len(groups)).apart:
-            # An edge treats all its ends alike: sorted by their sizes, more sets have one shape.
-            order = tuple(sorted(order, key=lambda end: -table.shape[1 + end]))
-            table = table.permute(0, *(1 + end for end in order))
-        entries.append(table)
-        orders.append(order)
-        neurons.append([])
-        for end in order:
-            of_node = _numbered(shapes[edge.ends[end].inv])
-            axes = [[edge.ends[end].at.index(axis) for axis in groups[group]] for group in at[end]]
-            neurons[-1].append(_regrouped(of_node, axes))
-        by_pattern.setdefault(at, []).append((tuple(table.shape), number))
-
-    buckets = []
+    edges, by_pattern, start = list[_GroupedEdges](), dict[tuple[Shape, ...], list[tuple[Shape, int]]](), 0
+    for number, edge_set in enumerate(layout.edges):
+        entries = start + _numbered(shapes[number])
+        neurons = [_numbered(shapes[end.inv]) for end in edge_set.ends]
+        edge = _grouped(edge_set, entries, neurons)
+        edges.append(edge)
+        by_pattern.setdefault(edge.at, []).append((tuple(edge.entries.shape), number))
+        start += entries.numel()
+    total, numbers_of_ends, buckets = sum(map(math.prod, shapes)), list(kinds.edges), list[EdgeBucket]()
     for at, sets in by_pattern.items():
-        kind = list(kinds.edges).index(len(at))
-        for shape, numbers in merged(sets, padding if Grid(at, len(sets[0][0])).apart else 0):
+        apart = Grid(at, len(sets[0][0])).apart
+        for shape, numbers in merged(sets, padding if apart else 0):
             step = max(1, most // math.prod(shape))
-            for of in (tuple(numbers[i : i + step]) for i in range(0, len(numbers), step)):
-                stacked = torch.stack([_padded(entries[i], shape, total) for i in of])
-                real = stacked < total
-                mask = None if bool(real.all()) else real[..., None, None]
-                grid = Grid(at, len(shape))
-                if mask is not None:
-                    grid.shares = _shares(grid, shape, [entries[i].shape for i in of])
-                targets = [grid.count(entries[i].shape, orders[i].index(0)) * channels for i in of]
-                roots = torch.tensor(targets, dtype=torch.float64).sqrt().view(-1, *[1] * (len(shape) + 2))
-                at_ends = [
-                    torch.stack([_padded(neurons[i][end], grid.neurons(shape, end), -1).flatten() for i in of])
-                    for end in range(len(at))
-                ]
-                ends = tuple([orders[i] for i in of])
-                buckets.append(EdgeBucket(kind, of, ends, shape, grid, roots, stacked, tuple(at_ends), mask))
+            for i in range(0, len(numbers), step):
+                some = tuple(numbers[i : i + step])
+                of_sets = [edges[number] for number in some]
+                buckets.append(_edge_bucket(numbers_of_ends.index(len(at)), some, of_sets, shape, total, channels))
     return tuple(sorted(buckets, key=lambda bucket: (bucket.kind, bucket.sets)))
 
 
-def _grouped_axes(edge: EdgeSet) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """The axes of edges in groups that belong to the same ends; and for each end the numbers of its groups.
+def _grouped(edge_set: EdgeSet, entries: Tensor, neurons: Sequence[Tensor]) -> _GroupedEdges:
+    """An edge set with grouped axes; entries and neurons are given by the axes that they have.
 
     Where each axis belongs to one end or to all, there is one group of those that all share, and one of each end.
     """
-    count = len(edge.ends)
-    of_axis = [tuple([i for i, end in enumerate(edge.ends) if axis in end.at]) for axis in range(len(edge.axes))]
+    count = len(edge_set.ends)
+    axes = range(len(edge_set.axes))
+    of_axis = [tuple([i for i, end in enumerate(edge_set.ends) if axis in end.at]) for axis in axes]
     owners = list(dict.fromkeys(of_axis))
     if all(len(of) in (1, count) for of in of_axis):
         owners = [tuple(range(count)), *((end,) for end in range(count))]
-    groups = tuple([tuple([axis for axis, of in enumerate(of_axis) if of == owner]) for owner in owners])
-    return groups, tuple([tuple([g for g, of in enumerate(owners) if end in of]) for end in range(count)])
+    groups = [[axis for axis in axes if of_axis[axis] == owner] for owner in owners]
+    at = tuple([tuple([group for group, owner in enumerate(owners) if end in owner]) for end in range(count)])
+    entries, ends = _regrouped(entries, groups), tuple(range(count))
+    if Grid(at, len(groups)).apart:
+        # An edge treats all its ends alike: if they are sorted by their sizes, more sets have one shape.
+        ends = tuple(sorted(ends, key=lambda end: -entries.shape[1 + end]))
+        entries = entries.permute(0, *(1 + end for end in ends))
+    of_ends = []
+    for end in ends:
+        positions = edge_set.ends[end].at
+        of_ends.append(_regrouped(neurons[end], [[positions.index(axis) for axis in groups[g]] for g in at[end]]))
+    return _GroupedEdges(at, ends, entries, tuple(of_ends))
+
+
+def _edge_bucket(
+    kind: int, numbers: tuple[int, ...], sets: Sequence[_GroupedEdges], shape: Shape, total: int, channels: int
+) -> EdgeBucket:
+    """Edge sets of these numbers, padded to a shape; ``total`` is the number that stands for padding."""
+    grid = Grid(sets[0].at, len(shape))
+    entries = torch.stack([_padded(edges.entries, shape, total) for edges in sets])
+    real = entries < total
+    mask = None if bool(real.all()) else real[..., None, None]
+    if mask is not None:
+        grid.shares = _shares(grid, shape, [edges.entries.shape for edges in sets])
+    targets = [grid.count(edges.entries.shape, edges.ends.index(0)) * channels for edges in sets]
+    roots = torch.tensor(targets, dtype=torch.float64).sqrt().view(-1, *[1] * (len(shape) + 2))
+    neurons = []
+    for end in range(len(grid.at)):
+        axes = grid.neurons(shape, end)
+        neurons.append(torch.stack([_padded(edges.neurons[end], axes, -1).flatten() for edges in sets]))
+    ends = tuple([edges.ends for edges in sets])
+    return EdgeBucket(kind, numbers, ends, shape, grid, roots, entries, tuple(neurons), mask)
 
 
 def _shares(grid: Grid, shape: Shape, real: Sequence[Shape]) -> list[Tensor]:
