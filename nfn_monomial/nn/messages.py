@@ -48,7 +48,7 @@ class MessagePassing(NeuronLayer):
         channels: of all streams.
         tied: whether all layers of the network share their parameters, as they do on graphs: all edges with one number
             of ends, all nodes with the same streams. Otherwise every set of edges and every node has its own.
-        last: whether only invariants of neurons are read behind the layer: edges then stay as they are.
+        last: whether only invariants of neurons are read after the layer: edges then stay as they are.
 
     Attributes:
         edges: number of ends -> `EdgeMessages` of all edges that have so many.
@@ -117,10 +117,10 @@ class MessagePassing(NeuronLayer):
     def _brought(self, neurons: Neurons, matrices: Sequence[Iterator[Tensor]]) -> list[list[Tensor]]:
         """For each bucket of edges the tensors at their ends, see `exchange`."""
         buckets = neurons.buckets
-        groups = buckets.taken(neurons.rows, 2 if self.last else 3)
+        groups = buckets.rows_at_ends(neurons.rows, 2 if self.last else 3)
         for i, (group, x) in enumerate(zip(buckets.ends, groups, strict=True)):
             groups[i] = mixed(x.flatten(0, 1), next(matrices[group.kind]).flatten(0, 1)).view(x.shape)
-        return buckets.at_ends(groups)
+        return buckets.at_edges(groups)
 
     def _rows(self, neurons: Neurons, sums: list[Tensor]) -> Tensor:
         """The update of all rows, of the sums at all ends."""
@@ -128,7 +128,9 @@ class MessagePassing(NeuronLayer):
         slices = buckets.slices[self.tied]
         of_kinds = [module(*picks) for module, *picks in zip(self.nodes, slices.mixes, slices.nodes, strict=True)]
         new = []
-        for bucket, streams, of in zip(buckets.nodes, buckets.of_nodes(x), buckets.given(x, sums), strict=True):
+        for bucket, streams, of in zip(
+            buckets.nodes, buckets.streams_of_nodes(x), buckets.sums_of_nodes(x, sums), strict=True
+        ):
             mixes, inv, bias = next(of_kinds[bucket.number])
             updates = updated(bucket.kind, streams, of, mixes, inv, bias, bucket.transports)
             new += [t.flatten(0, 2) for t in updates]
@@ -147,7 +149,7 @@ class MessagePassing(NeuronLayer):
 
     def _with_const(self, neurons: Neurons, rows: Tensor) -> Tensor:
         assert self.const is not None
-        x, nodes = neurons.rows, list(neurons.buckets.invariants.values())
+        x, nodes = neurons.rows, neurons.buckets.invariants
         out, into = x[-1:] @ self.const[0], x[-1:]
         if nodes:
             into = torch.stack([x.index_select(0, at).mean(0) for at in nodes]).mean(0, keepdim=True)
@@ -169,7 +171,7 @@ class GatedActivation(NeuronLayer):
         space: the networks' weight space.
         channels: of all streams.
         tied: whether all nodes with the same streams share one gate.
-        last: whether only invariants are read behind the layer: charged streams then pass through.
+        last: whether only invariants are read after the layer: charged streams then pass through.
     """
 
     @checked
@@ -194,7 +196,7 @@ class GatedActivation(NeuronLayer):
         buckets, x = neurons.buckets, neurons.rows
         of_kinds = [gate(nodes) for gate, nodes in zip(self.gates, buckets.slices[self.tied].nodes, strict=True)]
         new = []
-        for bucket, streams in zip(buckets.nodes, buckets.of_nodes(x), strict=True):
+        for bucket, streams in zip(buckets.nodes, buckets.streams_of_nodes(x), strict=True):
             charged = streams[:-1]
             outputs = gated(streams, neutral(charged, bucket.flips, bucket.scales), *next(of_kinds[bucket.number]))
             new += [t.flatten(0, 2) for t in ([charged, *outputs] if self.last else outputs)]
@@ -216,7 +218,7 @@ class MessageBlock(NeuronLayer):
         tied: see `MessagePassing`.
         norm: whether the norm is there. It keeps deep stacks in range, but a network's own sizes are divided out
             before messages are made; to compute with exact values (a network's outputs) leave it out.
-        last: whether only invariants of neurons are read behind the block: edges then stay as they are.
+        last: whether only invariants of neurons are read after the block: edges then stay as they are.
     """
 
     @checked

@@ -74,7 +74,7 @@ class EquivariantNorm(NeuronLayer):
         """What edges are to be multiplied by, ``(S, *ones, B, C)`` for each bucket."""
         buckets, measured = neurons.buckets, list(neurons.edges)
         if frames is not None:
-            at_ends = buckets.at_ends(buckets.taken(frames.unsqueeze(-1)))
+            at_ends = buckets.at_edges(buckets.rows_at_ends(frames.unsqueeze(-1)))
             for i, (bucket, ends) in enumerate(zip(buckets.edges, at_ends, strict=True)):
                 measured[i] = wide(measured[i])
                 for j, of_end in enumerate(ends):

@@ -13,7 +13,8 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .edges import scaled
-from .neurons.buckets import Neurons, kept_apart
+from .neurons.arrange import kept_apart
+from .neurons.buckets import Neurons
 from .neurons.layers import OnNeurons
 from .sizes import moments, over_size
 

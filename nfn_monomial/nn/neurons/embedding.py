@@ -128,8 +128,8 @@ class NeuronEmbedding(OnNeurons):
         flat += [extra[node].flatten(1) for node in self._extra_nodes] if extra is not None else []
         flat += [first.new_zeros(len(first), 1)] if entries.padded else []
         numbers = torch.cat(flat, 1).index_select(1, entries.numbers)
-        picked = torch.split(numbers, [math.prod(g.shape) for g in entries.groups], 1)
-        shaped = [torch.unflatten(x, 1, g.shape) for g, x in zip(entries.groups, picked, strict=True)]
+        picked = torch.split(numbers, [*map(math.prod, entries.shapes)], 1)
+        shaped = [torch.unflatten(x, 1, shape) for x, shape in zip(picked, entries.shapes, strict=True)]
         raw = [x.permute(1, 2, 0, 3).contiguous() for x in shaped]  # (Q, N, B, K)
         fields = [mixed(x, w) for x, w in zip(raw, entries.matrices(self.mix), strict=True)]
         buckets, count = entries.buckets, len(entries.buckets.edges)
@@ -202,13 +202,11 @@ class NeuronReadout(OnNeurons):
         """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
         neurons = self.packed(features)
         sizes = neurons.buckets.sizes
-        entries = self.lately(
-            entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0))
-        )
-        groups = entries.groups[len(neurons.edges) :]
-        streams = torch.split(neurons.rows.index_select(0, entries.rows), [g.shape[0] * g.shape[1] for g in groups])
+        entries = self.lately(entries_of, self.out_channels, (), *self.arrangement(sizes, neurons.rows[:1].movedim(1, 0)))
+        widths = [shape[:2] for shape in entries.shapes[len(neurons.edges) :]]
+        streams = torch.split(neurons.rows.index_select(0, entries.rows), [*map(math.prod, widths)])
         fields = [x.flatten(1, -3) for x in neurons.edges]
-        fields += [torch.unflatten(x, 0, g.shape[:2]) for g, x in zip(groups, streams, strict=True)]
+        fields += [torch.unflatten(x, 0, shape) for x, shape in zip(streams, widths, strict=True)]
         pairs = zip(fields, entries.matrices(self.mix), strict=True)
         out = [mixed(x, w.mT).transpose(-1, -2).flatten(0, 2) for x, w in pairs]
         if not streams:

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from nfn_monomial.space import packing
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .buckets import Buckets, buckets_of, merged, moved
+from .arrange import buckets_of, ends_at, joined, merged, move, unseen
+from .buckets import Buckets
 
 Extra = tuple[tuple[int, int], ...]
 """Further features of neurons: field, and how many there are for each of its entries."""
 
-
-class Group(NamedTuple):
-    """Entries of fields that are multiplied by matrices at once: ``Q`` fields of ``N`` entries and ``K`` numbers each.
-
-    Attributes:
-        shape: ``(Q, N, K)``.
-        numbers: ``(Q N K)``, of a network; those past the last are of padding.
-        maps: ``(Q K)``, rows of the parameter that maps them; those past the last are of padding.
-    """
-
-    shape: tuple[int, int, int]
-    numbers: Tensor
-    maps: Tensor
+Source = tuple[Tensor, int]
+"""Numbers of a network that a field is made of, ``(entries, K)``, and the first of the ``K`` rows of their map."""
 
 
 class Entries:
     """Where the numbers of a network lie, those of one parameter after another; of a parameter channels come first.
 
+    Fields of nearly one shape are a group, multiplied by matrices at once: ``Q`` fields of ``N`` entries, each made of
+    ``K`` numbers.
+
     Attributes:
         buckets: the arrangement of neurons and edges.
-        groups: the entries of each bucket of edges, then those of streams.
-        rows: the rows of the latter.
-        maps: the number of rows of the map.
-        count: how many numbers there are.
-        numbers: those of all groups.
+        shapes: ``(Q, N, K)`` of each group: of each bucket of edges, then of streams.
+        numbers: of all groups, ``Q N K`` each; the one past the last stands for padding.
+        map_rows: likewise rows of the parameter that maps them, ``Q K`` each.
+        rows: those of neuron features that the groups of streams lie in.
         padded: whether there is padding among them.
         back: for each number its place in all groups.
         log_at: where the sums of squares at the ends of edges go, then those of the parameters in streams: three for
@@ -53,106 +44,105 @@ class Entries:
     """
 
     __slots__ = (
-        "back", "buckets", "count", "groups", "log_at", "logs", "maps", "nodes", "numbers", "padded", "rows", "start"
+        "back", "buckets", "log_at", "logs", "map_rows", "nodes", "numbers", "padded", "rows", "shapes", "start"
     )  # fmt: skip
 
     def __init__(self, space: WeightSpace, buckets: Buckets, channels: int, extra: Extra, padding: int) -> None:
         self.buckets, layout = buckets, buckets.layout
-        numbers, total = {}, 0
-        for name in space.parameters:
-            shape = space.shape_of(name, buckets.sizes)
-            count = channels * math.prod(shape)
-            numbers[name] = torch.arange(total, total + count).view(1, channels, *shape)
-            total += count
-        pieces = packing.pieces(space, numbers, buckets.sizes)
-        sources, self.maps = dict[int, list[tuple[Tensor, int]]](), 0
-        for place in layout.places:
-            rank = len(layout.layout.types[place.field])
-            named = zip(place.pieces, place.orders, strict=True)
-            table = torch.cat([pieces[name].permute(order).flatten(1 + rank) for name, order in named], -1)
-            table = table.reshape(-1, table.shape[-1])
-            sources[place.field] = [(table, self.maps)]
-            self.maps += table.shape[1]
-        own = self.maps
-        for field, width in extra:
-            count = math.prod(buckets.shapes[field])
-            table = torch.arange(total, total + count * width).view(count, width)
-            sources.setdefault(field, []).append((table, self.maps))
-            self.maps, total = self.maps + width, total + count * width
-        self.count = total
-        self.groups = [self._edges(bucket.sets, bucket.entries, sources) for bucket in buckets.edges]
-        of_streams = [
-            ((len(table), table.shape[1]), (field, table, first))
-            for field, of in sources.items() for table, first in of if field >= len(layout.edges)
-        ]  # fmt: skip
+        sources, parameter_maps, count, maps = self._sources(space, channels, extra)
+        groups: list[tuple[int, int, list[Source]]] = []
+        for bucket in buckets.edges:
+            tables = list[Source]()
+            for number, entries in zip(bucket.sets, bucket.entries.flatten(1), strict=True):
+                table, first = sources[number][0]
+                with_padding = torch.cat([table, torch.full((1, table.shape[1]), count)])
+                at = (entries - buckets.starts[number]).clamp(max=len(table))
+                tables.append((with_padding[at], first))
+            width = max(table.shape[1] for table, _ in tables)
+            groups.append((bucket.entries[0].numel(), width, tables))
+
+        of_streams = []
+        for field, of_field in sources.items():
+            if field >= len(layout.edges):
+                of_streams += [(tuple(table.shape), (field, (table, first))) for table, first in of_field]
         rows, squares = list[Tensor](), list[Tensor]()
-        neurons = dict(zip(self._order(), self._positions(), strict=True))
-        node_of = {field: node for node in layout.nodes for field in layout.numbers(node)}
-        for (length, width), fields in merged(of_streams, padding):
-            table = torch.full((len(fields), length, width), self.count)
-            maps = torch.full((len(fields), width), self.maps)
-            for i, (field, of, first) in enumerate(fields):
-                table[i, : of.shape[0], : of.shape[1]] = of
-                maps[i, : of.shape[1]] = first + torch.arange(of.shape[1])
-                at = buckets.place(field)
-                rows.append(torch.cat([at, torch.zeros(length - len(at)).long()]))
-                counts = field in node_of and first < own
-                after = neurons[node_of[field]] * 3 + 2 if counts else torch.zeros(0).long()
-                squares.append(torch.cat([after, torch.full((length - len(after),), -1)]))
-            self.groups.append(Group((len(fields), length, width), table.flatten(), maps.flatten()))
-        empty = torch.zeros(0).long()
-        self.rows = torch.cat([*rows, empty])
-        self.numbers = torch.cat([*(group.numbers for group in self.groups), empty])
-        self.padded = bool((self.numbers == self.count).any())
-        self.back = torch.zeros(self.count + 1).long()
-        self.back[self.numbers] = torch.arange(len(self.numbers))
-        self.back = self.back[:-1]
-        self.logs = 3 * sum(len(bucket.nodes) * bucket.neurons for bucket in buckets.nodes) + 1
-        self.log_at = torch.cat([*self._ends(neurons), *squares, empty])
+        names = [node for bucket in buckets.nodes for node in bucket.nodes]
+        counts = [bucket.neurons for bucket in buckets.nodes for _ in bucket.nodes]
+        first_neuron = dict(zip(names, [0, *itertools.accumulate(counts)], strict=False))
+        all_fields = range(len(layout.layout.types))
+        node_of = {field: node for node in layout.nodes for field in all_fields[layout.fields(node)]}
+        for (length, width), members in merged(of_streams, padding):
+            groups.append((length, width, [source for _, source in members]))
+            for field, (_, first) in members:
+                at = buckets.rows_of[field]
+                rows += [at, torch.zeros(length - len(at)).long()]
+                # Norms are of the network's own parameters, on neurons.
+                counted = field in node_of and first < parameter_maps
+                neurons = first_neuron[node_of[field]] + torch.arange(len(at)) if counted else at[:0]
+                squares += [neurons * 3 + 2, torch.full((length - len(neurons),), -1)]
+
+        numbers, map_rows = list[Tensor](), list[Tensor]()
+        for length, width, tables in groups:
+            for table, first in tables:
+                padded = torch.full((length, width), count)
+                padded[: len(table), : table.shape[1]] = table
+                numbers.append(padded.flatten())
+                map_rows += [first + torch.arange(table.shape[1]), torch.full((width - table.shape[1],), maps)]
+        self.shapes = [(len(tables), length, width) for length, width, tables in groups]
+        self.rows, self.numbers, self.map_rows = joined(rows), joined(numbers), joined(map_rows)
+        self.padded = bool((self.numbers == count).any())
+        back = torch.zeros(count + 1).long()
+        back[self.numbers] = torch.arange(len(self.numbers))
+        self.back = back[:-1]
+
+        self.logs = 3 * sum(counts) + 1
+        self.log_at = joined([*self._squares_at_ends(first_neuron), *squares])
         self.log_at[self.log_at < 0] = self.logs - 1
         self.start = self._start(space)
-        names = list(layout.nodes)
-        self.nodes = torch.tensor([names.index(node) for node in self._order()])
+        numbered = {node: number for number, node in enumerate(layout.nodes)}
+        self.nodes = torch.tensor([numbered[node] for node in names])
 
     def matrices(self, maps: Tensor) -> list[Tensor]:
         """The maps of each group, ``(Q, K, C)``, of the parameter ``(maps, C)``."""
         if self.padded:
             maps = torch.cat([maps, maps.new_zeros(1, maps.shape[1])])
-        rows = maps.index_select(0, torch.cat([group.maps for group in self.groups]))
-        parts = torch.split(rows, [len(group.maps) for group in self.groups])
-        return [x.view(g.shape[0], g.shape[2], -1) for g, x in zip(self.groups, parts, strict=True)]
+        parts = torch.split(maps.index_select(0, self.map_rows), [count * width for count, _, width in self.shapes])
+        return [x.view(count, width, -1) for (count, _, width), x in zip(self.shapes, parts, strict=True)]
 
-    def _order(self) -> list[str]:
-        return [node for bucket in self.buckets.nodes for node in bucket.nodes]
+    def _sources(
+        self, space: WeightSpace, channels: int, extra: Extra
+    ) -> tuple[dict[int, list[Source]], int, int, int]:
+        """For each field the parameters that lie in it, and its extra features; how many rows the map of parameters
+        has; how many numbers there are; how many rows the whole map has."""
+        layout, sizes = self.buckets.layout, self.buckets.sizes
+        numbers, count, maps = {}, 0, 0
+        for name in space.parameters:
+            shape = (channels, *space.shape_of(name, sizes))
+            numbers[name] = count + torch.arange(math.prod(shape)).view(1, *shape)
+            count += math.prod(shape)
+        pieces, sources = packing.pieces(space, numbers, sizes), dict[int, list[Source]]()
+        for place in layout.places:
+            rank = len(layout.layout.types[place.field])
+            named = zip(place.pieces, place.orders, strict=True)
+            table = torch.cat([pieces[name].permute(order).flatten(1 + rank) for name, order in named], -1)
+            sources[place.field] = [(table.reshape(-1, table.shape[-1]), maps)]
+            maps += table.shape[-1]
+        parameter_maps = maps
+        for field, width in extra:
+            entries = math.prod(self.buckets.shapes[field])
+            table = count + torch.arange(entries * width).view(entries, width)
+            sources.setdefault(field, []).append((table, maps))
+            maps, count = maps + width, count + entries * width
+        return sources, parameter_maps, count, maps
 
-    def _positions(self) -> list[Tensor]:
-        """For each node, bucket by bucket, the positions of its neurons among all, padded ones included."""
-        at, found = 0, []
-        for bucket in self.buckets.nodes:
-            for node in bucket.nodes:
-                found.append(at + torch.arange(len(self.buckets.invariants[node])))
-                at += bucket.neurons
-        return found
-
-    def _edges(self, sets: Sequence[int], entries: Tensor, sources: Mapping[int, list[tuple[Tensor, int]]]) -> Group:
-        width = max(sources[number][0][0].shape[1] for number in sets)
-        table = torch.full((len(sets), entries[0].numel(), width), self.count)
-        maps = torch.full((len(sets), width), self.maps)
-        for i, number in enumerate(sets):
-            of, first = sources[number][0]
-            at = entries[i].flatten() - self.buckets.starts[number]
-            real = at < len(of)
-            table[i, :, : of.shape[1]] = torch.where(real[:, None], of[at.clamp(max=len(of) - 1)], self.count)
-            maps[i, : of.shape[1]] = first + torch.arange(of.shape[1])
-        return Group((len(sets), table.shape[1], width), table.flatten(), maps.flatten())
-
-    def _ends(self, neurons: Mapping[str, Tensor]) -> list[Tensor]:
+    def _squares_at_ends(self, first_neuron: Mapping[str, int]) -> list[Tensor]:
         at = []
         for bucket in self.buckets.edges:
-            for position in range(len(bucket.grid.at)):
-                for number, end, numbers in self.buckets.at(bucket, position):
-                    of = neurons[self.buckets.layout.edges[number].ends[end].node]
-                    at.append(torch.where(numbers < 0, -1, of[numbers.clamp(min=0)] * 3 + (end > 0)))
+            for position, neurons in enumerate(bucket.neurons):
+                ends = ends_at(self.buckets.layout, bucket, position)
+                firsts = torch.tensor([first_neuron[end.node] for end in ends]).unsqueeze(1)
+                leaving = torch.tensor([order[position] > 0 for order in bucket.ends]).unsqueeze(1)
+                at.append(torch.where(neurons < 0, -1, (firsts + neurons) * 3 + leaving).flatten())
         return at
 
     def _start(self, space: WeightSpace) -> Tensor:
@@ -162,11 +152,11 @@ class Entries:
         for name, plan in layout.nodes.items():
             streams = len(plan.charges)
             if name in hidden:
-                at[self.buckets.row(name, streams - 1)] = hidden.index(name)
+                at[self.buckets.rows_of[layout.stream(name)]] = hidden.index(name)
                 continue
             size = space.nodes[name].size or 1
             for stream in range(streams):
-                rows = self.buckets.row(name, stream)
+                rows = self.buckets.rows_of[layout.starts[name] + stream]
                 at[rows] = first + (torch.arange(len(rows)) % size) * streams + stream
             first += size * streams
         return torch.where(at < 0, first, at)
@@ -187,10 +177,9 @@ def entries_of(
         most: edges of a network that a tensor of several sets may have.
         sizes: of the space's nodes.
     """
-    with _disable_current_modes(), torch.inference_mode(False), torch.device("cpu"):
-        entries = Entries(
-            space, space.lately(buckets_of, channels, "cpu", padding, most, *sizes), in_channels, extra, padding
-        )
+    with unseen():
+        buckets = space.lately(buckets_of, channels, "cpu", padding, most, *sizes)
+        entries = Entries(space, buckets, in_channels, extra, padding)
         entries.buckets = space.lately(buckets_of, channels, device, padding, most, *sizes)
-        moved(entries, torch.device(device))
+        move(entries, torch.device(device))
     return entries

@@ -14,7 +14,8 @@ from nfn_monomial.nn.steps import Layer
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .buckets import LARGE, PADDING, Neurons, buckets_of
+from .arrange import LARGE, PADDING, buckets_of
+from .buckets import Neurons
 from .layout import neuron_layout
 
 In = TypeVar("In", Features, Neurons)

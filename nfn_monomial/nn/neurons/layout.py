@@ -26,10 +26,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from torch import Tensor
-
 from nfn_monomial.checks import checked
-from nfn_monomial.nn.incidence import Grid
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
 from nfn_monomial.space.features import Layout
 from nfn_monomial.space.links import Link
@@ -37,9 +34,6 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 Charges: TypeAlias = tuple[Charge, ...]
 """The charge of a stream on each axis of its neurons, one for a node that is nested in no other."""
-
-Streams: TypeAlias = tuple[Tensor, ...]
-"""The streams of some neurons, ``(..., n, C)`` each, in the order of their charges; ``inv`` is the last."""
 
 
 class EdgeEnd(NamedTuple):
@@ -72,11 +66,6 @@ class EdgeSet(NamedTuple):
     key: str
     axes: FieldType
     ends: tuple[EdgeEnd, ...]
-
-    @property
-    def grid(self) -> Grid:
-        """Which of an edge's axes each end has."""
-        return Grid([end.at for end in self.ends], len(self.axes))
 
 
 class StreamPlan(NamedTuple):
@@ -206,12 +195,8 @@ class NeuronLayout(NamedTuple):
         """The charges of invariants, which are of neurons of one, of two or more nodes, each once."""
         return list(dict.fromkeys(plan.charges[-1] for plan in self.nodes.values()))
 
-    def numbers(self, node: str) -> range:
-        """Indices of a node's fields."""
-        return range(self.starts[node], self.starts[node] + len(self.nodes[node].charges))
-
     def fields(self, node: str) -> slice:
-        """The same as a slice."""
+        """Indices of a node's fields."""
         return slice(self.starts[node], self.starts[node] + len(self.nodes[node].charges))
 
     def stream(self, node: str, *charges: Charge) -> int:
@@ -233,7 +218,8 @@ def kinds_of(layout: NeuronLayout, tied: bool) -> Kinds:
         of_kind = edges.setdefault(len(edge.ends), {})
         of_kind[number] = 0 if tied else len(of_kind)
     for node, plan in layout.nodes.items():
-        slices, alike = nodes.setdefault(kind_of(plan), {}), plans.setdefault(kind_of(plan), [])
+        kind = kind_of(plan)
+        slices, alike = nodes.setdefault(kind, {}), plans.setdefault(kind, [])
         if plan not in alike:
             alike.append(plan)
         slices[node] = alike.index(plan) if tied else len(slices)

@@ -159,8 +159,8 @@ def updated(
         moved = mixed(taken.flatten(0, 1), of_transports).view(taken.shape)
         updates = updates.index_add(0, targets, streams.index_select(0, parameters) * moved)
     if kind.reached:
-        charged, own = torch.split(updates, [kind.summed - 1, 1])
-        return [charged, own + new_inv]
+        charged, to_inv = torch.split(updates, [kind.summed - 1, 1])
+        return [charged, to_inv + new_inv]
     return [updates, new_inv]
 
 
@@ -171,7 +171,7 @@ class NeuronGate(Stacked):
         channels: of all streams.
         streams: how many there are, ``inv`` included.
         slices: nodes with parameters of their own.
-        gates: whether the others are read behind the gate; if not, only ``s'`` is computed.
+        gates: whether the others are read after the gate; if not, only ``s'`` is computed.
 
     Attributes:
         hidden: ``(slices, streams C, 2 C)``, M'', and its bias ``(slices, 2 C)``.
@@ -193,8 +193,8 @@ class NeuronGate(Stacked):
         return zip(*[nodes.of(p) for p in (self.hidden, self.hidden_bias, self.out, self.out_bias)], strict=True)
 
     def _parameters_and_inputs(self) -> Sequence[tuple[Tensor, int]]:
-        before, behind = self.hidden.shape[1], self.out.shape[1]
-        return [(self.hidden, before), (self.hidden_bias, before), (self.out, behind), (self.out_bias, behind)]
+        inputs, features = self.hidden.shape[1], self.out.shape[1]
+        return [(self.hidden, inputs), (self.hidden_bias, inputs), (self.out, features), (self.out_bias, features)]
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew; gates start near 1."""
@@ -217,8 +217,8 @@ def gated(
         out_bias: ``(V, streams C)`` or ``(V, C)``.
     """
     channels = streams.shape[-1]
-    charged, own = torch.split(streams, [len(neutral), 1])
-    features = silu(mixed(torch.cat([*neutral.unbind(0), own.squeeze(0)], -1), hidden, hidden_bias))
+    charged, inv = torch.split(streams, [len(neutral), 1])
+    features = silu(mixed(torch.cat([*neutral.unbind(0), inv.squeeze(0)], -1), hidden, hidden_bias))
     new = mixed(features, out, out_bias)
     if out.shape[-1] == channels:
         return [new.unsqueeze(0)]

@@ -13,7 +13,7 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.nn import EquivariantNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, blocked
 from nfn_monomial.nn.neurons import layers
-from nfn_monomial.nn.neurons.buckets import buckets_of
+from nfn_monomial.nn.neurons.arrange import buckets_of
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.testing import random_networks
 
