@@ -99,7 +99,7 @@ class LayersConfig(Settings):
 
 LAYERS = {
     "small": LayersConfig(),
-    "quick": LayersConfig((8, 64), repeats=5),  # every ratio, in two minutes of an idle machine
+    "quick": LayersConfig((8, 64), repeats=5),  # every ratio, in some minutes of an idle machine
 }
 
 

@@ -70,7 +70,8 @@ def _contenders(name: str, space: WeightSpace, batch: int, channels: int, device
         features = inner.pack(tensors)
 
         def call(*t: Tensor) -> tuple[Tensor, ...]:
-            return readout(blocks(embed(Features(features.layout, t), in_buckets=True))).tensors
+            out: Features = readout(blocks(embed(Features(features.layout, t), in_buckets=True)))
+            return out.tensors
 
         return Contender(nn.ModuleList([embed, blocks, readout]), features.tensors, call, device)
 
