@@ -53,11 +53,11 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
         logs.append(least_log_scales([equation for equation in equations if equation]))
     balanced = [_pieces(space, network, sizes, scales) for network, scales in zip((a, b), logs, strict=True)]
     refined_a, refined_b = (Refinement(space, pieces, sizes) for pieces in balanced)
-    match, features = Match(space, sizes, refined_a.refine(), refined_b.refine()), refined_a.told()
+    match, features = Match(space, sizes, refined_a.refine(), refined_b.refine()), refined_a.from_neighbours()
     before, changed = math.inf, sum(space.count(name, sizes) for name in space.nodes)
     while 0 < changed < before:
         refined_b.streams, last = match.carried(refined_a.streams), match
-        match = Match(space, sizes, features, refined_b.told())
+        match = Match(space, sizes, features, refined_b.from_neighbours())
         before, changed = changed, match.changes(last)
     frames = [element_of(space, sizes, scales={gauge: x.exp() for gauge, x in scales.items()}) for scales in logs]
     return frames[0].inverse() @ match.element() @ frames[1]

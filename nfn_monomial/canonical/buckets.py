@@ -124,12 +124,14 @@ class Buckets:
 
     def packed(self, terms: Sequence[Tensor]) -> list[Tensor]:
         """Tensors of terms ``(B, *sizes)`` -> those of buckets."""
-        return [
-            torch.cat([onto(terms[i], self.terms[i][0].dims).flatten(1) for i in bucket.terms], -1).unsqueeze(1)
-            if len(set(bucket.dims)) == 1
-            else torch.stack([terms[i] for i in bucket.terms], 1)
-            for bucket in self.buckets
-        ]
+        tensors = []
+        for bucket in self.buckets:
+            if len(set(bucket.dims)) == 1:  # of one axis
+                parts = [onto(terms[i], self.terms[i][0].dims).flatten(1) for i in bucket.terms]
+                tensors.append(torch.cat(parts, -1).unsqueeze(1))
+            else:
+                tensors.append(torch.stack([terms[i] for i in bucket.terms], 1))
+        return tensors
 
     def ends(self, neurons: Tensor) -> list[list[Tensor]]:
         """Numbers of neurons ``(B, N)`` at the ends of each bucket's factors, broadcasting against its tensor."""
@@ -138,13 +140,12 @@ class Buckets:
     def along(self, ends: Tensor) -> list[list[Tensor]]:
         """Numbers of ends ``(B, M)``, broadcasting against the tensors of buckets."""
         parts = iter(self.split(ends))
-        return [
-            [
-                along(next(parts).reshape(len(ends), *shape), dims, b.ndim)
-                for shape, dims in zip(b.shapes, b.dims, strict=True)
-            ]
-            for b in self.buckets
-        ]
+        broadcast = []
+        for bucket in self.buckets:
+            shaped = [next(parts).reshape(len(ends), *shape) for shape in bucket.shapes]
+            pairs = zip(shaped, bucket.dims, strict=True)
+            broadcast.append([along(x, dims, bucket.ndim) for x, dims in pairs])
+        return broadcast
 
     def split(self, ends: Tensor) -> Sequence[Tensor]:
         """Numbers of ends ``(B, M)`` in parts, one for each factor of a bucket."""
@@ -166,9 +167,8 @@ class Buckets:
         parts = [torch.arange(size, device=self.neuron.device) * (size + 1)]
         for bucket, products in zip(self.along(self.neuron.unsqueeze(0)), self.products, strict=True):
             every = torch.zeros_like(sum(bucket[1:], bucket[0]))  # entry of a term, whatever factors it has besides
-            parts += [
-                (size * bucket[i] + bucket[j] + every).flatten() for a, b in products for i, j in ((a, b), (b, a))
-            ]
+            both_orders = [(i, j) for pair in products for i, j in (pair, pair[::-1])]
+            parts += [(size * bucket[i] + bucket[j] + every).flatten() for i, j in both_orders]
         return torch.cat(parts)
 
 

@@ -23,7 +23,7 @@ CHANNELS = 8
 _SWEEPS = 4  # forwards and backwards, twice
 
 Parity: TypeAlias = tuple[tuple[int, ...], ...]
-"""Whether a sign flips a stream, for each gauge of a node and of those that it is nested in."""
+"""1 where a sign flips a stream, else 0: for each gauge of a node and of those that it is nested in."""
 
 Streams: TypeAlias = dict[Parity, Tensor]
 """The features of a node's neurons ``(*sizes, channels)``, for each parity."""
@@ -103,7 +103,7 @@ class Refinement:
                 self.streams[node] = self._updated(node, mixed)
         return self.streams
 
-    def told(self) -> dict[str, Streams]:
+    def from_neighbours(self) -> dict[str, Streams]:
         """Returns the features that each neuron has from its neighbours alone; the features stay as they are."""
         return {node: self._updated(node, {}) for node in self.streams}
 
@@ -123,7 +123,7 @@ class Refinement:
         return {even: totals[even].asinh(), **streams}
 
     def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
-        """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
+        """Yields messages to the neurons at one end: whether through the entries' squares, their parity, and sums."""
         name, at, axes = link.parameter, link.ends[target].path, self._axes(link.parameter)
         neurons, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
@@ -149,7 +149,7 @@ class Refinement:
                 yield squared, features[squared].parity, total / (size if squared else math.sqrt(size))
 
     def _neighbours(self, link: Link, target: int, squared: bool) -> _Neighbours | None:
-        """What the other ends give to one; None where one of them has nothing to give."""
+        """The features of the other ends' neurons; None where one of them has none of this parity."""
         name, end, axes = link.parameter, link.ends[target], self._axes(link.parameter)
         parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
         kernel, channel = len(axes), len(axes) + 1

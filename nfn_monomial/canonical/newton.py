@@ -159,11 +159,11 @@ class Terms:
         return [[(x + end).exp() for end in of_bucket] for x, of_bucket in zip(logs, ends, strict=True)]
 
     def _sums(self, entries: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
-        """The same as `_sides`, not their logarithms."""
-        pairs = [
-            z for x, bucket in zip(entries, self.buckets.buckets, strict=True) for z in zip(x, bucket.dims, strict=True)
-        ]
-        ends = torch.cat([onto(x, dims).flatten(1) for x, dims in pairs], -1)
+        """Sums and curvatures as those of `_sides`, not their logarithms."""
+        parts = []
+        for of_bucket, bucket in zip(entries, self.buckets.buckets, strict=True):
+            parts += [onto(x, dims).flatten(1) for x, dims in zip(of_bucket, bucket.dims, strict=True)]
+        ends = torch.cat(parts, -1)
         if self.buckets.simple:
             sides = self._gathered(0.0, ends).sum(2)
             return sides, sides.sum(1)
@@ -171,21 +171,18 @@ class Terms:
         return sides, squares.sum(1)
 
     def _solved_at_once(self, entries: list[list[Tensor]], weight: Tensor | None, right: Tensor) -> Tensor:
-        """The same as `_solved`, of entries over curvatures that are now larger by the factor ``weight``."""
+        """Solves the equations of `_solved`, given entries over curvatures that grew by the factor ``weight``."""
         diagonal = torch.full_like(right, 1 + 100 * self.eps) if weight is None else weight * (1 + 100 * self.eps)
-        values = [diagonal] + [
-            (x[i] * product).flatten(1)
-            for x, products in zip(entries, self.buckets.products, strict=True)
-            for pair, product in products.items()
-            for i in pair
-        ]
+        values = [diagonal]
+        for of_bucket, products in zip(entries, self.buckets.products, strict=True):
+            for pair, product in products.items():
+                values += [(of_bucket[i] * product).flatten(1) for i in pair]
         matrix = right.new_zeros(len(right), self.count**2)
         matrix = matrix.scatter_add_(1, self.buckets.pairs.expand(len(right), -1), torch.cat(values, -1))
         right = right if weight is None else right * weight
-        solved: Tensor = torch.linalg.solve_ex(matrix.reshape(len(right), self.count, self.count), right.unsqueeze(-1))[
-            0
-        ]
-        return solved.squeeze(-1)
+        matrix = matrix.reshape(len(right), self.count, self.count)
+        solution: Tensor = torch.linalg.solve_ex(matrix, right.unsqueeze(-1))[0]
+        return solution.squeeze(-1)
 
     def _solved(
         self, logs: list[Tensor], curvature: Tensor, right: Tensor, enough: Tensor | float, size: Tensor | float = 1.0
