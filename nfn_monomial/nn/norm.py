@@ -71,7 +71,7 @@ class EquivariantNorm(NeuronLayer):
         return scaled(x, by.unsqueeze(-1) * gain.unsqueeze(1)), frames
 
     def edge_scales(self, neurons: Neurons, frames: Tensor | None) -> list[Tensor]:
-        """What edges are to be multiplied by, ``(S, *ones, B, C)`` for each bucket."""
+        """The factors that bring edges to size 1, times their gain: ``(S, *ones, B, C)`` for each bucket."""
         buckets, measured = neurons.buckets, list(neurons.edges)
         if frames is not None:
             at_ends = buckets.at_edges(buckets.rows_at_ends(frames.unsqueeze(-1)))

@@ -278,7 +278,7 @@ class Buckets:
         return [torch.unflatten(x, 0, (group.sets, kinds, group.neurons)) for group, x in pairs]
 
     def at_edges(self, groups: Sequence[Tensor]) -> list[list[Tensor]]:
-        """The same for each bucket of edges and each of its ends, ``(S, kinds, *neurons, ...)``."""
+        """Groups as `rows_at_ends` returns them -> for each bucket of edges and end ``(S, kinds, *neurons, ...)``."""
         of_end = {}
         for group, x in zip(self.ends, groups, strict=True):
             parts = torch.split(x, [len(self.edges[i].sets) for i, _ in group.ends])

@@ -60,7 +60,7 @@ class OnNeurons(Layer):
         return buckets.pack(features)
 
     def arrangement(self, sizes: dict[str, int], like: Tensor) -> tuple[Any, ...]:
-        """How networks of these sizes are arranged in batches like a tensor: the arguments of `buckets_of`.
+        """The arguments of `buckets_of` for networks of these sizes, in batches like a tensor.
 
         Tensors are padded as long as that is cheaper than more of them, and are kept below `LARGE` on a CPU. A compiler
         may meet batches of any size, and gets the arrangement that suits small ones.
