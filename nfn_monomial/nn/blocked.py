@@ -214,7 +214,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Values(NamedTuple):
-    """What is computed of a block of edges, by the names of the module."""
+    """The tensors of a block of edges, by the names of the module."""
 
     x: Tensor
     by: Any  # f g
@@ -228,7 +228,7 @@ class _Values(NamedTuple):
     y: Any
 
     def but(self, *ends: int) -> list[Tensor]:
-        """What all ends but some bring to messages."""
+        """The tensors that all ends but some bring to messages."""
         return [message for i, message in enumerate(self.messages) if i not in ends]
 
 
@@ -267,7 +267,7 @@ def _at(x: Any, part: Part) -> Any:
 
 
 def _end(x: Tensor, end: int, part: Part) -> Any:
-    """What belongs to a block of a tensor at an end, ``(S, shared, n_i, B, C)``."""
+    """The part of a tensor at an end that belongs to a block, ``(S, shared, n_i, B, C)``."""
     return _at(x, part if end == 0 else part[:2])
 
 
@@ -285,7 +285,7 @@ def _product(x: Tensor, y: Tensor, into: Tensor, new: bool) -> None:
 
 
 def _share(at: Grid, x: Tensor, end: int) -> Tensor | float:
-    """What sums are multiplied by to be means."""
+    """The factor that makes sums means."""
     share = 1 / math.prod(x.shape[dim] for dim in at.over[end])
     return share if at.shares is None else share * at.shares[end].to(x.dtype)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 LATELY = 8
-"""How many results `WeightSpace.lately` keeps of one function."""
+"""The number of results that `WeightSpace.lately` keeps of one function."""
 
 
 class WeightSpace:

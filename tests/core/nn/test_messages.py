@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_layer import generator, random_neurons, transformer
+from every_layer import generator, of_heads, random_neurons, transformer
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_spaces
@@ -208,3 +208,18 @@ def test_extra_fields_of_any_charge_on_nested_neurons_and_several_gauges():
     found, expected = embed(g.act(networks), named(g.act(extra))), g.act(embed(networks, named(extra)))
     for a, b in zip(found.tensors, expected.tensors, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_nested_neurons_send_their_mean():
+    """However many there are: invariants of 1 arrive as 1."""
+    space = of_heads(Symmetry.PERMUTATION)
+    layer, neurons = MessagePassing(space, 2).double(), neuron_layout(space)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.zero_()
+        layer.up.copy_(torch.eye(2))
+    features = random_neurons(space, 2)
+    updates = layer(features.map(torch.ones_like)).fields
+    head = neurons.layout.types[neurons.stream("head")]
+    children = sum(parent == "head" for _, parent in neurons.nests)
+    torch.testing.assert_close(updates[head], torch.full_like(updates[head], children))
