@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.balance import rescaling, wide_dtype
-from nfn_monomial.canonical.charges import NodeGauge
+from nfn_monomial.canonical.balance import rescaling
+from nfn_monomial.canonical.charges import NodeGauge, wide_dtype
 from nfn_monomial.canonical.neuron_features import Refinement, whole_slices
 from nfn_monomial.canonical.signs import parity, relative_signs, sign_bases
 from nfn_monomial.checks import Seed, checked

@@ -21,9 +21,9 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .charges import NodeGauge, along, charged_axes, log_squares
+from .buckets import ScaleFactor
+from .charges import NodeGauge, along, charged_axes, log_squares, wide_dtype
 from .least_norm import log_scales
-from .newton import ScaleFactor
 from .signs import canonical_signs, sign_noise
 
 _Factors: TypeAlias = dict[NodeGauge, Tensor]
@@ -148,13 +148,14 @@ class Rescaling(NamedTuple):
             for axis in charged_axes(self.space, field_type, lambda _, q: q):
                 for gauge, q in axis.charges:
                     if gauge in self.logs:
-                        logs.append(q * along(self.logs[gauge], axis.dims, x.ndim))
+                        log = along(self.logs[gauge], axis.dims, x.ndim)
+                        logs.append(log if q == 1 else q * log)
                     if gauge in self.signs and q % 2:
                         moved = moved * along(self.signs[gauge], axis.dims, x.ndim).to(x.dtype)
             if logs:
                 # The way from the least to the largest number takes two factors.
                 half = (sum(logs[1:], logs[0]) / 2).exp()
-                moved = (moved.to(half.dtype) * half * half).to(x.dtype)
+                moved = (moved * half * half).to(x.dtype)
             fields.append(moved)
         return Features(features.layout, tuple(fields))
 
@@ -183,9 +184,9 @@ def rescaling(
     Unless it is to ``converge``, no value is looked at: there is a fixed number of rounds, after which equal functions
     have equal sizes too.
     """
-    precise = features.detach().to(wide_dtype(features.tensors[0]))
+    features = features.detach()
     balancing = Rescaling(space, {}, {})
-    if scales and (terms := log_squares(space, precise)):
+    if scales and (terms := log_squares(space, features)):
         gauges = {gauge for _, axes in terms for axis in axes for gauge, _ in axis.charges}
         order = sorted(gauges, key=lambda gauge: (list(space.nodes).index(gauge.node), gauge.number))
         factors = [
@@ -194,12 +195,8 @@ def rescaling(
         ]
         logs = log_scales([x for x, _ in terms], factors, converge=converge)
         balancing = balancing._replace(logs=dict(zip(order, logs, strict=True)))
-    if not signs:
+    if not signs or not any(gauge.flips for node in space.nodes.values() for gauge in node.gauges):
         return balancing
-    settled = canonical_signs(space, balancing.act(precise), sign_noise(features.tensors[0].dtype))
+    first = features.tensors[0]
+    settled = canonical_signs(space, balancing.act(features.to(wide_dtype(first))), sign_noise(first.dtype))
     return balancing._replace(signs={gauge: torch.where(sign != 0, sign, 1) for gauge, sign in settled.items()})
-
-
-def wide_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which scales of a tensor are computed: float64, or float32 on devices that have nothing wider."""
-    return torch.float32 if x.device.type == "mps" else torch.float64

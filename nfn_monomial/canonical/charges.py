@@ -78,10 +78,21 @@ def log_squares(space: WeightSpace, features: Features) -> list[Term]:
     terms: dict[tuple[Charged, ...], Tensor] = {}
     for field_type, x in features.fields.items():
         if axes := charged_axes(space, field_type, scaling):
-            for part, left in _apart(*summed(2 * x.abs().log(), axes, torch.logsumexp)):
+            if x.dtype == wide_dtype(x):
+                squares, moved = summed(2 * x.abs().log(), axes, torch.logsumexp)
+            else:
+                norms, moved = summed(x, axes, _norm)
+                squares = 2 * norms.to(wide_dtype(x)).abs().log()
+            for part, left in _apart(squares, moved):
                 log, moved = summed(part, left, torch.logsumexp)
                 terms[moved] = torch.logaddexp(terms[moved], log) if moved in terms else log
     return [(log, axes) for axes, log in terms.items() if axes]
+
+
+def _norm(x: Tensor, dims: list[int]) -> Tensor:
+    """Norms in the widest dtype, in which squares of all others have room."""
+    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, dtype=wide_dtype(x))
+    return norm
 
 
 def _apart(x: Tensor, axes: Sequence[Charged]) -> Iterator[Term]:
@@ -110,6 +121,11 @@ def _same(x: Tensor, dims: Sequence[int], others: Sequence[int]) -> Tensor:
             shape = [n if dim in (i, j) else 1 for dim, n in enumerate(x.shape)]
             same = same & torch.eye(x.shape[i], dtype=torch.bool, device=x.device).reshape(shape)
     return same
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which scales of a tensor are computed: float64, or float32 on devices that have nothing wider."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 def along(v: Tensor, dims: Sequence[int], ndim: int) -> Tensor:

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from nfn_monomial.space.packing import concrete
 
-from .newton import Factors, ScaleFactor, Terms, joined
+from .buckets import Factors, ScaleFactor, Shapes, buckets_of
+from .charges import along, onto
+from .newton import Terms, joined
 
 
 def encoded(terms: Sequence[Factors]) -> list[int]:
@@ -84,19 +86,53 @@ def _(info: Any, dims: Any, log_squares: Sequence[Tensor], factors: Any) -> tupl
 
 def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converge: bool) -> Tensor:
     """Returns the log scales of all unknowns, one after the other, ``(B, N)``."""
-    zeros = [log_squares[0].new_zeros(len(log_squares[0]), *shape) for shape in _shapes(log_squares, terms)]
-    whole = Terms(list(log_squares), list(terms), zeros)
+    shapes = tuple(_shapes(log_squares, terms))
     kept = supported(tuple(terms))
-    alive = whole.among(kept).alive(converge)
-    settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
-    whole.level(settled, converge)
-    whole.level([~x for x in alive], converge)
-    balanced = whole.among(kept, alive)
-    balanced.balance(converge)
-    for unknown, s in enumerate(balanced.s):
-        whole.move(unknown, s - whole.s[unknown])
-    whole.settle(alive)
-    return joined(whole.s)
+    whole = Terms(buckets_of(tuple(terms), shapes, log_squares[0]), log_squares, converge)
+    able = whole
+    if not all(kept):
+        some = tuple(itertools.compress(terms, kept))
+        able = Terms(buckets_of(some, shapes, log_squares[0]), list(itertools.compress(log_squares, kept)), converge)
+    s = log_squares[0].new_zeros(len(log_squares[0]), sum(map(math.prod, shapes)))
+    alive = able.alive() if any(kept) else torch.zeros_like(s, dtype=torch.bool)
+    if converge and all(kept) and bool(alive.all()):
+        return able.balance(s, regular=True)
+    s, settled = settle(log_squares, terms, shapes, s, torch.zeros_like(alive))
+    if not converge or not bool(settled.all()):
+        s = s + whole.level(s, ~settled)
+    if any(kept):
+        s = able.among(alive).balance(s)
+    return settle(log_squares, terms, shapes, s, alive)[0]
+
+
+def settle(
+    log_squares: Sequence[Tensor], terms: Sequence[Factors], shapes: Shapes, s: Tensor, settled: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gives neurons that are not settled a norm of 1, from inputs to outputs, then back; returns log scales, and which
+    neurons have one."""
+    sizes = [math.prod(shape) for shape in shapes]
+    scales, have = (
+        [part.reshape(len(x), *shape) for part, shape in zip(torch.split(x, sizes, -1), shapes, strict=True)]
+        for x in (s, settled)
+    )
+    order = list(range(len(shapes)))
+    for unknown in [*order, *reversed(order)]:
+        nothing = torch.full_like(scales[unknown], -torch.inf)
+        norms = {False: nothing, True: nothing}
+        for x, factors in zip(log_squares, terms, strict=True):
+            for factor in (f for f in factors if f.unknown == unknown):
+                scaled = x
+                for f in factors:
+                    log = 2 * f.charge * scales[f.unknown]
+                    log = log if f is factor else log.masked_fill(~have[f.unknown], -torch.inf)
+                    scaled = scaled + along(log, f.dims, x.ndim)
+                norm = onto(scaled, factor.dims, torch.logsumexp) / (2 * abs(factor.charge))
+                norms[factor.charge < 0] = torch.maximum(norms[factor.charge < 0], norm)
+        change = torch.where(norms[False] > -torch.inf, -norms[False], norms[True])
+        new = ~have[unknown] & (change > -torch.inf)
+        scales[unknown] = scales[unknown] + change.masked_fill(~new, 0)
+        have[unknown] = have[unknown] | new
+    return joined(scales), joined(have)
 
 
 def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tuple[int, ...]]:

@@ -2,224 +2,235 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from .charges import along, onto
+from .buckets import Buckets
+from .buckets import ScaleFactor as ScaleFactor
+from .charges import onto
 
-_ROUNDS = 5  # where no value is looked at, and one more for three unknowns: most networks are balanced by then
+_SWEEPS = 10  # where no value is looked at, before Newton steps
+_ROUNDS = 6  # of Newton steps there, and one more for three unknowns: most networks are balanced by then
 _MOST_ROUNDS = 300
-_TOLERANCE = 1800  # of roundings, on log(in / out), whose quarter is the change of a log scale
-_NOISE = 50  # roundings of a sum, relative to its summands
-_STEPS = 10  # of conjugate gradients in a round
-_PASSES = 2  # over all nodes, in which neurons die because their neighbours are dead
-
-
-class ScaleFactor(NamedTuple):
-    """One unknown that scales a term.
-
-    Attributes:
-        unknown: its number.
-        charge: the power, not 0.
-        dims: dimensions of the term along which its neurons lie; several for a nested node, the outermost first.
-    """
-
-    unknown: int
-    charge: int
-    dims: tuple[int, ...]
-
-
-Factors: TypeAlias = tuple[ScaleFactor, ...]
+_TOLERANCE = 450  # of roundings, on changes of log scales
+_LAST = 2e-8  # after a Newton step of this length the next one would be its square
+_NEAR = 1.0  # changes of log scales from which Newton steps get there
+_FAR = 4.0  # changes beyond which sizes are levelled first
+_NOISE = 50  # roundings of a number that a step is computed from
+_STEPS = 10  # of conjugate gradients in a round, where no value is looked at
+_FEW, _AT_ONCE = 64, 2**29  # networks, and multiplications of them all, whose matrices are solved at once
 
 
 class Terms:
-    """Terms ``x exp(2 sum_factors q s)`` at log scales s that move, to where their sum is least.
+    """Terms ``x exp(2 sum_factors q s)`` at log scales ``s (B, N)``, which move to where their sum is least.
 
-    Attributes:
-        logs: the logarithm of every term, as scaled.
-        s: log scales ``(B, *sizes)``, a tensor for each unknown.
+    Args:
+        buckets: where neurons are.
+        logs: the logarithm of every term.
+        look: whether values are looked at.
     """
 
-    def __init__(self, logs: list[Tensor], terms: list[Factors], s: list[Tensor]) -> None:
-        self.logs, self.terms, self.s = logs, terms, list(s)
-        self.sizes, self.eps = [math.prod(x.shape[1:]) for x in s], torch.finfo(s[0].dtype).eps
-        self.touching: list[list[tuple[int, ScaleFactor]]] = [[] for _ in self.s]
-        for number, factors in enumerate(terms):
-            for factor in factors:
-                self.touching[factor.unknown].append((number, factor))
-        # exp(2 q d) is at most |q| / Q exp(+-2 Q d) + const for |q| <= Q, and a term of several factors of one unknown
-        # at most the mean over them with Q = sum |q|. So the step 1 / 4Q log(out / in) lowers the sum.
-        self.bounds = [
-            max(
-                (sum(abs(f.charge) for f in terms[number] if f.unknown == unknown) for number, _ in touching), default=1
-            )
-            for unknown, touching in enumerate(self.touching)
-        ]
+    def __init__(self, buckets: Buckets, logs: Sequence[Tensor], look: bool) -> None:
+        self.buckets, self.logs, self.look = buckets, buckets.packed(logs), look
+        self.eps, self.count = torch.finfo(buckets.charge.dtype).eps, sum(buckets.sizes)
 
-    def among(self, chosen: Sequence[bool], mask: list[Tensor] | None = None) -> Terms:
-        """Keeps some of the terms, without the entries of neurons outside of the mask."""
-        logs, terms = list(itertools.compress(self.logs, chosen)), list(itertools.compress(self.terms, chosen))
-        if mask is not None:
-            open_ = self._logs_of(mask)
-            logs = [_masked(x, factors, open_) for x, factors in zip(logs, terms, strict=True)]
-        return Terms(logs, terms, self.s)
-
-    def move(self, unknown: int, step: Tensor) -> None:
-        """Adds to the log scales of an unknown."""
-        self.s[unknown] = self.s[unknown] + step
-        double = 2 * step
-        for number, factor in self.touching[unknown]:
-            x = self.logs[number]
-            part = along(double, factor.dims, x.ndim)
-            self.logs[number] = x + part if factor.charge == 1 else x + factor.charge * part
-
-    def alive(self, converge: bool) -> list[Tensor]:
-        """Finds the neurons that can be balanced: those with nonzero entries on both sides, next to such neurons."""
-        alive = [torch.ones_like(s, dtype=torch.bool) for s in self.s]
-        open_ = [torch.zeros_like(s) for s in self.s]
-        for _ in itertools.count() if converge else range(_PASSES):
-            before = list(alive)
-            for unknown in _there_and_back(alive):
-                inward, outward = self._sides(unknown, self._sums(unknown, open_))
-                alive[unknown] = alive[unknown] & (torch.minimum(inward, outward) > -torch.inf)
-                open_[unknown] = alive[unknown].to(inward.dtype).log()
-            if converge and all(map(torch.equal, alive, before)):
+    def alive(self) -> Tensor:
+        """Finds the neurons ``(B, N)`` that can be balanced: with nonzero entries on both sides, next to such ones."""
+        self.unmoved = self._sides(self.logs)
+        alive = (self.unmoved[0] > -torch.inf).all(1)
+        for _ in itertools.count() if self.look else range(len(self.buckets.sizes)):
+            if self.look and bool(alive.all()):
+                break
+            before, alive = alive, (self._sides(self.among(alive).logs)[0] > -torch.inf).all(1)
+            if self.look and torch.equal(before, alive):
                 break
         return alive
 
-    def settle(self, settled: list[Tensor]) -> list[Tensor]:
-        """Gives neurons without a scale one of norm 1, from inputs to outputs, then back; returns the settled ones."""
-        settled, open_ = list(settled), self._logs_of(settled)
-        for unknown in _there_and_back(settled):
-            norms: dict[bool, list[Tensor]] = {False: [], True: []}
-            for charge, log in self._sums(unknown, open_):
-                norms[charge < 0].append(log / (2 * abs(charge)))
-            inward, outward = (self._combined(unknown, norms[side], torch.maximum) for side in (False, True))
-            change = torch.where(inward > -torch.inf, -inward, outward)
-            new = ~settled[unknown] & (change > -torch.inf)
-            self.move(unknown, change.masked_fill(~new, 0))
-            settled[unknown] = settled[unknown] | new
-            open_[unknown] = settled[unknown].to(change.dtype).log()
-        return settled
+    def among(self, mask: Tensor) -> Terms:
+        """Returns the terms without the entries of neurons outside of a mask ``(B, N)``."""
+        ends, some = self.buckets.ends(mask.to(self.buckets.charge.dtype).log()), copy.copy(self)
+        some.logs = [sum(of_bucket, x) for x, of_bucket in zip(self.logs, ends, strict=True)]
+        return some
 
-    def level(self, settled: list[Tensor], converge: bool) -> None:
-        """Moves neurons that are not settled to where the entries that they scale have logarithms of least squares.
+    def balance(self, s: Tensor, regular: bool = False) -> Tensor:
+        """Returns the log scales of least norm; neurons without entries stay where they are.
 
-        Neurons without a scale of their own get one only together, and those with one start there: one linear problem
-        takes away sizes that are far apart.
+        All neurons move at once by a quarter of ``log(out / in)``, over the charges of a term, which lowers the sum:
+        ``exp(2 sum_f q_f d_f)`` is at most ``sum_f |q_f| / Q exp(2 Q sign(q_f) d_f)`` for ``Q = sum_f |q_f|``. Networks
+        that are near take Newton steps.
+
+        Args:
+            s: where to start.
+            regular: whether no neuron is dead and no entry is outside of the terms. Scales that change no term then
+                change nothing, and any way to the minimum will do: the one with the fewest operators.
         """
-        fixed = joined(settled)
-        if converge and not bool((~fixed).any()):
-            return
-        known = [x.nan_to_num(neginf=0.0) for x in self.logs]
-        pattern = Terms([(x > -torch.inf).to(x.dtype).log() for x in self.logs], self.terms, self.s)
-        diagonal = pattern._diagonal(map(pattern._sums, range(len(self.s)))).masked_fill(fixed, -torch.inf)
-        pulls = [
-            sum((-factor.charge / 2 * onto(known[number], factor.dims) for number, factor in touching), zero)
-            for touching, zero in zip(self.touching, map(torch.zeros_like, self.s), strict=True)
-        ]
-        size = torch.stack([x.abs().flatten(1).amax(-1) for x in (*known, *self.s)]).amax(0).unsqueeze(-1)
-        steps = sum(self.sizes) + 10 if converge else _STEPS + 2
-        inverse = _inverse_root(diagonal)
-        noise = size * diagonal.logsumexp(-1, keepdim=True).exp().sqrt()
-        step = pattern._solved(joined(pulls) * inverse.exp(), inverse, noise, steps, converge)
-        self._move_all(step * inverse.exp())
-
-    def balance(self, converge: bool) -> None:
-        """Minimises over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
-
-        Neurons without entries stay where they are.
-        """
-        for _ in range((_MOST_ROUNDS if converge else _ROUNDS + len(self.s) // 3) if self.terms else 0):
-            for unknown, bound in enumerate(self.bounds):
-                self.move(unknown, _imbalance(*self._sides(unknown, self._sums(unknown))) / (4 * bound))
-            sums = [list(self._sums(unknown)) for unknown in range(len(self.s))]
-            inward, outward = map(joined, zip(*itertools.starmap(self._sides, enumerate(sums)), strict=True))
-            if converge and bool((_imbalance(inward, outward).abs() <= _TOLERANCE * self.eps).all()):
+        at_once = regular and len(s) <= _FEW and len(s) * self.count**3 <= _AT_ONCE
+        close, curvature = False, s
+        for number in range(_MOST_ROUNDS if self.look else _SWEEPS + _ROUNDS + len(self.buckets.sizes) // 3):
+            logs = self._moved(s)
+            if regular and close:
+                entries = self._relative(logs, curvature)
+                sides, weight = self._sums(entries)
+                sides, curvature = sides.log() + curvature.unsqueeze(1), curvature + weight.log()
+            else:
+                sides, curvature = self.unmoved if regular and number == 0 else self._sides(logs)
+                entries, weight = None, None
+            inward, outward = sides.unbind(1)
+            change = (outward - inward).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) / 4
+            size = torch.linalg.vector_norm(change, torch.inf, -1, keepdim=True)
+            sizes = (size.flatten().tolist() or [0.0]) if self.look else [0.0, torch.inf]
+            if max(sizes) <= _TOLERANCE * self.eps:
                 break
-            # Gradient and Hessian without their factors 2 and 4, relative to the largest curvature.
-            diagonal = self._diagonal(sums)
-            inverse = _inverse_root(diagonal)
-            half = diagonal.amax(-1, keepdim=True).nan_to_num(neginf=0.0) / 2
-            pull = ((outward + (inverse - half)).exp() - (inward + (inverse - half)).exp()) / 2
-            noise = (diagonal - 2 * half).exp().sum(-1, keepdim=True).sqrt()
-            step = self._solved(pull, inverse, noise, _STEPS) * (inverse + half).exp()
-            self._move_all(step / step.abs().amax(-1, keepdim=True).clamp_min(1))
+            near, close = max(sizes) <= _NEAR, max(sizes) <= _FAR
+            step = change / self.buckets.bound
+            if number == 0 and max(sizes) > _FAR:
+                step = torch.where(size > _FAR, self.level(s), step)
+            elif min(sizes) <= _NEAR and (regular or number >= _SWEEPS):
+                slope = (2 * change).tanh() / 2  # (out - in) / 2 (in + out)
+                if not self.buckets.simple:
+                    slope = slope * (sides.logsumexp(1) - curvature).exp().nan_to_num(0.0)
+                if at_once:
+                    entries = self._relative(logs, curvature) if entries is None else entries
+                    newton = self._solved_at_once(entries, weight, slope)
+                else:
+                    newton = self._solved(logs, curvature, slope, size.clamp_max(1) / 10)
+                length = torch.linalg.vector_norm(newton, torch.inf, -1, keepdim=True)
+                newton = newton / length.clamp_min(1)
+                step = newton if near else torch.where(size <= _NEAR, newton, step)
+                if near and max(length.flatten().tolist()) <= _LAST:
+                    return s + step
+            s = s + step
+        return s
 
-    def _move_all(self, step: Tensor) -> None:
-        for unknown, (part, s) in enumerate(zip(torch.split(step, self.sizes, -1), self.s, strict=True)):
-            self.move(unknown, part.reshape(s.shape))
+    def level(self, s: Tensor, free: Tensor | None = None) -> Tensor:
+        """Returns changes of log scales to where the logarithms of the entries have least squares.
 
-    def _logs_of(self, mask: list[Tensor]) -> list[Tensor]:
-        """0 inside, -inf outside."""
-        return [m.to(s.dtype).log() for m, s in zip(mask, self.s, strict=True)]
+        One linear problem takes away sizes that are far apart.
 
-    def _sums(self, unknown: int, mask: list[Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Yields a charge and log squared norms ``(B, *sizes)`` of each term of an unknown, next to a log mask."""
-        for number, factor in self.touching[unknown]:
-            x = self.logs[number]
-            if mask is not None:
-                x = _masked(x, [other for other in self.terms[number] if other is not factor], mask)
-            yield factor.charge, onto(x, factor.dims, torch.logsumexp)
-
-    def _combined(
-        self, unknown: int, parts: list[Tensor], how: Callable[[Tensor, Tensor], Tensor] = torch.logaddexp
-    ) -> Tensor:
-        return functools.reduce(how, parts) if parts else torch.full_like(self.s[unknown], -torch.inf)
-
-    def _sides(self, unknown: int, sums: Iterable[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Returns logs of the sums of the squares that a neuron's scale multiplies, and divides, times charges."""
-        sides: dict[bool, list[Tensor]] = {False: [], True: []}
-        for charge, log in sums:
-            sides[charge < 0].append(_times(abs(charge), log))
-        return self._combined(unknown, sides[False]), self._combined(unknown, sides[True])
-
-    def _diagonal(self, sums: Iterable[Iterable[tuple[int, Tensor]]]) -> Tensor:
-        """Returns the logarithm of the Hessian's diagonal, ``(B, N)``: sums of squares, times squared charges."""
-        parts = [[_times(charge**2, log) for charge, log in of_unknown] for of_unknown in sums]
-        return joined([self._combined(unknown, part) for unknown, part in enumerate(parts)])
-
-    def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int, look: bool = False) -> Tensor:
-        """The least v with ``Hessian v = pull``, the Hessian divided by the roots of its diagonal on both sides.
-
-        ``inverse`` has the logarithms of the inverses of these roots. ``noise (B, 1)`` is the norm of the numbers that
-        ``pull`` was computed from: their rounding errors are no pull. For the rest see `conjugate_gradients`.
+        Args:
+            s: log scales.
+            free: the neurons that move, all by default.
         """
-        products = list(self._products(inverse))
+        logs = self._moved(s)
+        pattern = [(x > -torch.inf).to(x.dtype).log() for x in logs]
+        known = [x.nan_to_num(neginf=0.0) for x in logs]
+        curvature = self._sides(pattern)[1]
+        pull = self._gathered(0.0, self._onto(known, torch.sum) * self.buckets.charge).sum((1, 2)) / -2
+        right = (pull * (-curvature).exp()).nan_to_num(posinf=0.0, neginf=0.0)
+        if free is not None:
+            curvature, right = curvature.masked_fill(~free, -torch.inf), right.masked_fill(~free, 0)
+        size = torch.stack([x.abs().flatten(1).amax(-1) for x in known]).amax(0).unsqueeze(-1)
+        return self._solved(pattern, curvature, right, 0.0, size)
+
+    def _moved(self, s: Tensor) -> list[Tensor]:
+        ends = self.buckets.along(s.index_select(1, self.buckets.neuron) * (2 * self.buckets.charge))
+        return [sum(of_bucket, x) for x, of_bucket in zip(self.logs, ends, strict=True)]
+
+    def _onto(self, terms: list[Tensor], total: Callable[[Tensor, list[int]], Tensor]) -> Tensor:
+        """Totals of the entries at every end, ``(B, M)``."""
+        pairs = zip(terms, self.buckets.buckets, strict=True)
+        return torch.cat([onto(x, dims, total).flatten(1) for x, bucket in pairs for dims in bucket.dims], -1)
+
+    def _gathered(self, nothing: float, *ends: Tensor) -> Tensor:
+        """Numbers of the ends of each neuron, ``(B, 2, most ends of a side, N)``; ``nothing`` where there are fewer."""
+        parts = [*ends, ends[0].new_full((len(ends[0]), 1), nothing)]
+        places = self.buckets.places
+        return torch.cat(parts, -1).index_select(1, places.flatten()).reshape(len(ends[0]), *places.shape)
+
+    def _sides(self, logs: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Returns logs of the sums of squares that a scale multiplies and divides, times charges ``(B, 2, N)``; and of
+        the Hessian's diagonal ``(B, N)``, sums of squares times squared charges."""
+        ends = self._onto(logs, torch.logsumexp)
+        if self.buckets.simple:
+            sides = self._gathered(-torch.inf, ends).logsumexp(2)
+            return sides, torch.logaddexp(*sides.unbind(1))
+        weight = self.buckets.charge.abs().log()
+        sides, squares = (self._gathered(-torch.inf, ends + k * weight).logsumexp(2) for k in (1, 2))
+        return sides, squares.logsumexp(1)
+
+    def _relative(self, logs: list[Tensor], curvature: Tensor) -> list[list[Tensor]]:
+        """For each factor of each bucket, entries of terms over the curvatures of its neurons."""
+        ends = self.buckets.ends(-curvature)
+        return [[(x + end).exp() for end in of_bucket] for x, of_bucket in zip(logs, ends, strict=True)]
+
+    def _sums(self, entries: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
+        """The same as `_sides`, not their logarithms."""
+        pairs = [
+            z for x, bucket in zip(entries, self.buckets.buckets, strict=True) for z in zip(x, bucket.dims, strict=True)
+        ]
+        ends = torch.cat([onto(x, dims).flatten(1) for x, dims in pairs], -1)
+        if self.buckets.simple:
+            sides = self._gathered(0.0, ends).sum(2)
+            return sides, sides.sum(1)
+        sides, squares = (self._gathered(0.0, ends * self.buckets.charge.abs() ** k).sum(2) for k in (1, 2))
+        return sides, squares.sum(1)
+
+    def _solved_at_once(self, entries: list[list[Tensor]], weight: Tensor | None, right: Tensor) -> Tensor:
+        """The same as `_solved`, of entries over curvatures that are now larger by the factor ``weight``."""
+        diagonal = torch.full_like(right, 1 + 100 * self.eps) if weight is None else weight * (1 + 100 * self.eps)
+        values = [diagonal] + [
+            (x[i] * product).flatten(1)
+            for x, products in zip(entries, self.buckets.products, strict=True)
+            for pair, product in products.items()
+            for i in pair
+        ]
+        matrix = right.new_zeros(len(right), self.count**2)
+        matrix = matrix.scatter_add_(1, self.buckets.pairs.expand(len(right), -1), torch.cat(values, -1))
+        right = right if weight is None else right * weight
+        solved: Tensor = torch.linalg.solve_ex(matrix.reshape(len(right), self.count, self.count), right.unsqueeze(-1))[
+            0
+        ]
+        return solved.squeeze(-1)
+
+    def _solved(
+        self, logs: list[Tensor], curvature: Tensor, right: Tensor, enough: Tensor | float, size: Tensor | float = 1.0
+    ) -> Tensor:
+        """Returns v with ``v + (Hessian off its diagonal) v / diagonal = right``, 0 where the diagonal is 0.
+
+        Args:
+            logs: terms whose sums are the Hessian.
+            curvature: logarithms of its diagonal ``(B, N)``.
+            right: ``(B, N)``.
+            enough: the part of ``right`` that may be left.
+            size: of the numbers that ``right`` was computed from: their rounding errors are not solved for.
+        """
+        inverse = (-curvature).nan_to_num(posinf=-torch.inf)
+        # Divided by the roots of the diagonal on both sides it is symmetric.
+        ends, products, number = self.buckets.ends(inverse / 2), [], 0
+        for x, of_bucket, bucket, pairs in zip(logs, ends, self.buckets.buckets, self.buckets.products, strict=True):
+            for (a, b), product in pairs.items():
+                shared = [d for d in bucket.dims[a] if d in bucket.dims[b]]
+                alone = [[d for d in bucket.dims[i] if d not in shared] for i in (a, b)]
+                # Neurons that both are nested in are the outermost of both, so that none need change places.
+                common = onto((x + of_bucket[a] + of_bucket[b]).exp() * product, [*shared, *alone[0], *alone[1]])
+                matrix = common.reshape(*(math.prod(x.shape[d] for d in dims) for dims in ((0, *shared), *alone)))
+                products += [(number + a, number + b, matrix), (number + b, number + a, matrix.mT)]
+            number += len(bucket.dims)
+
+        nothing = self.buckets.split(right.new_zeros(len(right), len(self.buckets.neuron)))
 
         def hessian(v: Tensor) -> Tensor:
-            parts = torch.split(v, self.sizes, -1)
-            total = list(parts)
+            parts = self.buckets.split(v.index_select(1, self.buckets.neuron))
+            total: dict[int, Tensor] = {}
             for target, source, matrix in products:
-                product = torch.bmm(matrix, parts[source].reshape(len(matrix), matrix.shape[-1], 1))
-                total[target] = total[target] + product.reshape(total[target].shape)
-            return torch.cat(total, -1)
+                product = torch.bmm(matrix, parts[source].reshape(*matrix.mT.shape[:2], 1)).reshape(parts[target].shape)
+                total[target] = total[target] + product if target in total else product
+            return v + self._gathered(0.0, *(total.get(i, part) for i, part in enumerate(nothing))).sum((1, 2))
 
-        return conjugate_gradients(hessian, pull, _NOISE * self.eps * noise, steps, look)
-
-    def _products(self, inverse: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        """The Hessian off its diagonal, divided by the diagonal's roots: from one unknown's neurons to another's.
-
-        The matrices are ``(B x shared neurons, .., ..)``.
-        """
-        parts = [x.reshape(s.shape) for x, s in zip(torch.split(inverse, self.sizes, -1), self.s, strict=True)]
-        for x, factors in zip(self.logs, self.terms, strict=True):
-            for a, b in itertools.combinations(factors, 2):
-                shared = [d for d in a.dims if d in b.dims]
-                alone = [[d for d in factor.dims if d not in shared] for factor in (a, b)]
-                # Neurons that both are nested in are the outermost of both, so that none need change places.
-                count, *sizes = (math.prod(x.shape[d] for d in dims) for dims in (shared, *alone))
-                common = onto(_masked(x, (a, b), parts).exp(), [*shared, *alone[0], *alone[1]])
-                matrix = common.reshape(len(x) * count, *sizes)
-                matrix = matrix if a.charge * b.charge == 1 else matrix * (a.charge * b.charge)
-                yield a.unknown, b.unknown, matrix
-                yield b.unknown, a.unknown, matrix.mT
+        root = (-inverse / 2).nan_to_num(posinf=-torch.inf)
+        root = (root - root.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).exp()
+        pull = right * root
+        norms = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (pull, root))
+        least = torch.maximum(enough * next(norms), _NOISE * self.eps * size * next(norms))
+        steps = (self.count + 10 if isinstance(enough, float) else 10 * _STEPS) if self.look else _STEPS
+        return (conjugate_gradients(hessian, pull, least, steps, self.look) / root).nan_to_num(
+            nan=0.0, posinf=0.0, neginf=0.0
+        )
 
 
 def conjugate_gradients(
@@ -235,44 +246,19 @@ def conjugate_gradients(
         look: whether to stop when no row takes a step any more.
     """
     v, rest, direction = torch.zeros_like(right), right, right
-    square = rest.square().sum(-1, keepdim=True)
+    square, least = rest.square().sum(-1, keepdim=True), enough**2
     for _ in range(steps):
         image = matrix(direction)
         curvature = (direction * image).sum(-1, keepdim=True)
-        done = (curvature <= 0) | (square.sqrt() <= enough)
+        done = (curvature <= 0) | (square <= least)
         if look and bool(done.all()):
             break
         length = (square / curvature).masked_fill(done, 0)
-        v, rest = v + length * direction, rest - length * image
+        v, rest = torch.addcmul(v, length, direction), torch.addcmul(rest, length, image, value=-1)
         before, square = square, rest.square().sum(-1, keepdim=True)
-        direction = rest + (square / before).masked_fill(before <= 0, 0) * direction
+        direction = torch.addcmul(rest, (square / before).nan_to_num(nan=0.0), direction)
     return v
-
-
-def _imbalance(inward: Tensor, outward: Tensor) -> Tensor:
-    """``log(out / in)``, 0 where one of them is nothing."""
-    return (outward - inward).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _times(factor: int, log: Tensor) -> Tensor:
-    return log + math.log(factor) if factor > 1 else log
-
-
-def _inverse_root(logs: Tensor) -> Tensor:
-    """The logarithm of ``x^(-1/2)``, but -inf for 0."""
-    return (-logs / 2).nan_to_num(posinf=-torch.inf)
 
 
 def joined(unknowns: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.flatten(1) for x in unknowns], -1)
-
-
-def _there_and_back(unknowns: Sequence[object]) -> list[int]:
-    return [*range(len(unknowns)), *reversed(range(len(unknowns)))]
-
-
-def _masked(x: Tensor, factors: Sequence[ScaleFactor], open_: Sequence[Tensor]) -> Tensor:
-    """A term without the entries of neurons outside of a log mask."""
-    for unknown, _, dims in factors:
-        x = x + along(open_[unknown], dims, x.ndim)
-    return x

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from orbits import difference, element_of, far_element, generator, motion_of, networks
 from scipy.optimize import linprog
 from strategies import all_spaces, any_spaces, spaces
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
 from nfn_monomial.canonical import newton
 from nfn_monomial.canonical.balance import Balance, balance
+from nfn_monomial.canonical.buckets import ScaleFactor
 from nfn_monomial.canonical.least_norm import encoded, supported
-from nfn_monomial.canonical.newton import ScaleFactor
 from nfn_monomial.canonical.signs import canonical_signs
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_element
@@ -159,6 +161,57 @@ def test_supported_terms_of_a_deep_network_and_of_a_cycle():
     assert supported((there, back, there, away)) == (True, True, True, False)
 
 
+VIEWS = {
+    "alias", "as_strided", "detach", "diagonal", "expand", "permute", "select", "slice", "split", "split_with_sizes",
+    "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view",
+}  # fmt: skip
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators, views aside."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.__name__.split(".")[0] not in VIEWS
+        return function(*args, **(kwargs or {}))
+
+
+def operators(space):
+    x = networks(space, 8, dtype=torch.float32)
+    with Operators() as counted:
+        balance(x, space)
+    return counted.count
+
+
+def test_operators_do_not_grow_with_depth():
+    """But those that read parameters and write them, some 20 a layer."""
+    few, many = operators(WeightSpace.mlp([8] * 5, "relu")), operators(WeightSpace.mlp([8] * 14, "relu"))
+    assert many - few < 30 * 9 + 200  # and a few more steps
+    assert operators(ZOO) < 600
+    assert operators(WeightSpace.mlp([32] * 14, "relu")) < 1200
+
+
+TIED = WeightSpace(  # several gauges on both axes of a weight, and three nodes on one
+    {"a": Node((SCALE, SCALE), 3), "b": Node((SCALE, SCALE), 4), "c": (SCALE, 2), "x": (FIXED, 2)},
+    {
+        "into": (Axis("a", (1, 0)), Axis("x")), "between": (Axis("b", (1, 1)), Axis("a", (-1, 1))),
+        "back": (Axis("b", (-1, -1)), Axis("a", (1, -1))), "out": (Axis("x"), Axis("b", (0, -1))),
+        "three": (Axis("a", (-1, 0)), Axis("b", (0, 1)), Axis("c")), "last": (Axis("x"), Axis("c", -1)),
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0])
+@pytest.mark.parametrize("space", [ZOO, MIXED, TIED, *NO_CHAINS], ids=str)
+def test_a_network_has_one_form_whatever_is_beside_it(space, spread):
+    """Solved at once or by conjugate gradients, near its form or far from it."""
+    draws = torch.Generator().manual_seed(0)
+    x = {k: v * (spread * torch.randn(v.shape, generator=draws).double()).exp() for k, v in networks(space, 80).items()}
+    together, first = balance(x, space)[0], balance({k: v[:2] for k, v in x.items()}, space)[0]
+    assert difference({k: v[:2] for k, v in together.items()}, first) < 1e-11
+
+
 # -- dead neurons -----------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +324,15 @@ def test_the_function_works_where_values_cannot_be_looked_at():
     assert {k: m.scale.shape for k, m in moves.matrices.items()} == {
         k: m.scale.shape for k, m in element.matrices.items()
     }
+
+
+def test_shapes_of_fake_tensors_leave_nothing_for_true_ones():
+    space = WeightSpace.mlp([2, 7, 1], "relu")  # that no other test has seen
+    x = networks(space, dtype=torch.float32)
+    with FakeTensorMode() as fake:
+        shapes = Balance(space)({k: fake.from_tensor(v) for k, v in x.items()})
+    assert {k: v.shape for k, v in shapes.items()} == {k: v.shape for k, v in x.items()}
+    assert difference(Balance(space)(x), balance(x, space)[0]) < 1e-5
 
 
 def test_gradients_hold_the_element_constant():
