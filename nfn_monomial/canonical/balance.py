@@ -90,9 +90,9 @@ class Balance(nn.Module):
     No value is looked at, so nothing waits for an accelerator: there is a fixed number of rounds, by which the norms
     of most networks are least within rounding; not of deep ones whose entries are many orders of magnitude apart. The
     rest does not depend on the frame: equal functions have equal forms after any number of rounds, within rounding,
-    which grows with the orders of magnitude; but for the entries between more than a dozen neurons that zeros cut off
-    from inputs, outputs and biases, on which no function depends. Named tensors on the CPU, where a look is for free,
-    are checked for NaN.
+    which grows with the orders of magnitude; but, in networks of more than 128 scales, for the entries between more
+    than ten neurons that zeros cut off from inputs, outputs and biases, on which no function depends. Named tensors on
+    the CPU, where a look is for free, are checked for NaN.
 
     Features keep their layout, in which axes count as charged; `WeightSpace.unpack` and the ``pack`` of
     ``space.restricted("permutation")`` turn them into features of permuted neurons.

@@ -24,6 +24,7 @@ _FAR = 4.0  # changes beyond which sizes are levelled first
 _NOISE = 50  # roundings of a number that a step is computed from
 _STEPS = 10  # of conjugate gradients in a round, where no value is looked at
 _FEW, _AT_ONCE = 64, 2**29  # networks, and multiplications of them all, whose matrices are solved at once
+_LEVELLED_AT_ONCE = 128  # neurons, so that those that zeros cut off have one form whatever their number
 
 
 class Terms:
@@ -114,7 +115,8 @@ class Terms:
 
         Args:
             s: log scales.
-            free: the neurons that move, all by default.
+            free: the neurons that move, all by default. With it the terms have to be all entries of the networks:
+                what changes none of them may be added to a solution.
         """
         logs = self._moved(s)
         pattern = [(x > -torch.inf).to(x.dtype).log() for x in logs]
@@ -124,6 +126,8 @@ class Terms:
         right = (pull * (-curvature).exp()).nan_to_num(posinf=0.0, neginf=0.0)
         if free is not None:
             curvature, right = curvature.masked_fill(~free, -torch.inf), right.masked_fill(~free, 0)
+            if self.count <= _LEVELLED_AT_ONCE:
+                return self._solved_at_once(self._relative(pattern, curvature), None, right)
         size = torch.stack([x.abs().flatten(1).amax(-1) for x in known]).amax(0).unsqueeze(-1)
         return self._solved(pattern, curvature, right, 0.0, size)
 
@@ -155,7 +159,7 @@ class Terms:
 
     def _relative(self, logs: list[Tensor], curvature: Tensor) -> list[list[Tensor]]:
         """For each factor of each bucket, entries of terms over the curvatures of its neurons."""
-        ends = self.buckets.ends(-curvature)
+        ends = self.buckets.ends((-curvature).nan_to_num(posinf=-torch.inf))
         return [[(x + end).exp() for end in of_bucket] for x, of_bucket in zip(logs, ends, strict=True)]
 
     def _sums(self, entries: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
