@@ -46,7 +46,7 @@ class _MessageBody(nn.Module):
         ]
         self.blocks = Blocks(*blocks)
 
-    def forward(self, networks: Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
+    def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Neurons:
         out: Neurons = self.blocks(self.embed(networks, extra, in_buckets=True))
         return out
 
@@ -140,7 +140,7 @@ class MessagePassingNFN(_OnBalanced):
             parts.append(outputs.flatten(1))
         if self.stats is not None:
             parts.append(self.stats(tensors))
-        pooled: Tensor = self.pool(self.body(tensors, hidden))
+        pooled: Tensor = self.pool(self.body(networks if space is self.inner else tensors, hidden))
         out: Tensor = self.head(torch.cat([pooled, *parts], -1))
         return out
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.checks import Count, Within, checked, same_numbers
+from nfn_monomial.checks import Count, Within, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.edges import mixed
 from nfn_monomial.nn.sizes import log_sums, square_sums
@@ -115,16 +115,14 @@ class NeuronEmbedding(OnNeurons):
             raise InvalidValueError(
                 f"NeuronEmbedding with extra={self.extra} was given {'no' if extra is None else 'an'} extra field"
             )
-        tensors = self.space.unpack(networks) if isinstance(networks, Features) else networks
-        sizes = packing.check_tensors(self.space, tensors)
-        first = tensors[next(iter(self.space.parameters))]
-        if first.shape[1] != self.in_channels:
-            raise InvalidValueError(
-                f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
-            )
-        same_numbers(first, self.mix, "NeuronEmbedding")
+        features = networks if isinstance(networks, Features) else self.space.pack(networks, check_finite=False)
+        self.in_layout.require(features, self.in_channels, "NeuronEmbedding", self.mix)
+        sizes, first = self.space.node_sizes(features), features.tensors[0]
         entries = self.lately(entries_of, self.in_channels, self._extra, *self.arrangement(sizes, first))
-        flat = [tensors[name].flatten(1) for name in self.space.parameters]
+        if [x.shape[1:] for x in features.tensors] != entries.fields:
+            # Fields that were put together by hand: the message names the parameter.
+            packing.check_tensors(self.space, self.space.unpack(features))
+        flat = [x.flatten(1) for x in features.tensors]
         flat += [extra[node].flatten(1) for node in self._extra_nodes] if extra is not None else []
         flat += [first.new_zeros(len(first), 1)] if entries.padded else []
         numbers = torch.cat(flat, 1).index_select(1, entries.numbers)
@@ -215,13 +213,8 @@ class NeuronReadout(OnNeurons):
             # Gradients of 0, not none, for what made the neurons: parallel training waits for all.
             out.append(neurons.rows[:0, :, 0])
         numbers = torch.cat(out).index_select(0, entries.back).T
-        shapes = {name: self.space.shape_of(name, sizes) for name in self.space.parameters}
-        parts = torch.split(numbers, [self.out_channels * math.prod(shape) for shape in shapes.values()], 1)
-        tensors = {
-            name: torch.unflatten(x, 1, (self.out_channels, *shape))
-            for x, (name, shape) in zip(parts, shapes.items(), strict=True)
-        }
-        return self.space.pack(tensors, check_finite=False)
+        parts = zip(torch.split(numbers, [*map(math.prod, entries.fields)], 1), entries.fields, strict=True)
+        return Features(self.space.layout, tuple([torch.unflatten(x, 1, shape) for x, shape in parts]))
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, {self.out_channels}"

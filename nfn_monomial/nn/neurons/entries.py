@@ -1,4 +1,4 @@
-"""Parameters of networks as entries of neuron features: which number of a network lies where."""
+"""Features of networks as entries of neuron features: which number of a network lies where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from nfn_monomial.space import packing
+from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .arrange import buckets_of, ends_at, joined, merged, move, unseen
@@ -23,13 +23,14 @@ Source = tuple[Tensor, int]
 
 
 class Entries:
-    """Where the numbers of a network lie, those of one parameter after another; of a parameter channels come first.
+    """Where the numbers of a network lie, those of one field of its `Features` after another.
 
     Fields of nearly one shape are a group, multiplied by matrices at once: ``Q`` fields of ``N`` entries, each made of
     ``K`` numbers.
 
     Attributes:
         buckets: the arrangement of neurons and edges.
+        fields: the shapes of the fields of a network's `Features`.
         shapes: ``(Q, N, K)`` of each group: of each bucket of edges, then of streams.
         numbers: of all groups, ``Q N K`` each; the one past the last stands for padding.
         map_rows: likewise rows of the parameter that maps them, ``Q K`` each.
@@ -44,12 +45,18 @@ class Entries:
     """
 
     __slots__ = (
-        "back", "buckets", "log_at", "logs", "map_rows", "nodes", "numbers", "padded", "rows", "shapes", "start"
+        "back", "buckets", "fields", "log_at", "logs", "map_rows", "nodes", "numbers", "padded", "rows", "shapes",
+        "start",
     )  # fmt: skip
 
     def __init__(self, space: WeightSpace, buckets: Buckets, channels: int, extra: Extra, padding: int) -> None:
         self.buckets, layout = buckets, buckets.layout
-        sources, parameter_maps, count, maps = self._sources(space, channels, extra)
+        axes_of_fields = zip(space.layout.types, space.layout.multiplicities, strict=True)
+        self.fields = [
+            (*(buckets.sizes[axis.node] for axis in axes), multiplicity * channels)
+            for axes, multiplicity in axes_of_fields
+        ]
+        sources, parameter_maps, count, maps = self._sources(space, extra)
         groups: list[tuple[int, int, list[Source]]] = []
         for bucket in buckets.edges:
             tables = list[Source]()
@@ -109,18 +116,15 @@ class Entries:
         parts = torch.split(maps.index_select(0, self.map_rows), [count * width for count, _, width in self.shapes])
         return [x.view(count, width, -1) for (count, _, width), x in zip(self.shapes, parts, strict=True)]
 
-    def _sources(
-        self, space: WeightSpace, channels: int, extra: Extra
-    ) -> tuple[dict[int, list[Source]], int, int, int]:
+    def _sources(self, space: WeightSpace, extra: Extra) -> tuple[dict[int, list[Source]], int, int, int]:
         """For each field the parameters that lie in it, and its extra features; how many rows the map of parameters
         has; how many numbers there are; how many rows the whole map has."""
-        layout, sizes = self.buckets.layout, self.buckets.sizes
-        numbers, count, maps = {}, 0, 0
-        for name in space.parameters:
-            shape = (channels, *space.shape_of(name, sizes))
-            numbers[name] = count + torch.arange(math.prod(shape)).view(1, *shape)
-            count += math.prod(shape)
-        pieces, sources = packing.pieces(space, numbers, sizes), dict[int, list[Source]]()
+        layout, maps, sources = self.buckets.layout, 0, dict[int, list[Source]]()
+        lengths = [math.prod(shape) for shape in self.fields]
+        count = sum(lengths)
+        parts = zip(torch.split(torch.arange(count), lengths), self.fields, strict=True)
+        numbers = Features(space.layout, tuple([part.view(1, *shape) for part, shape in parts]))
+        pieces = dict(zip(space.pieces, space.folding.unfold(numbers), strict=True))
         for place in layout.places:
             rank = len(layout.layout.types[place.field])
             named = zip(place.pieces, place.orders, strict=True)
@@ -170,7 +174,7 @@ def entries_of(
     Args:
         space: the networks' weight space.
         in_channels: channels of the networks.
-        extra: further features of neurons, whose numbers follow those of the parameters.
+        extra: further features of neurons, whose numbers follow those of the networks.
         channels: of all streams.
         device: of the indices.
         padding: entries of padding for which two shapes share a tensor.

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nfn_monomial import WeightSpace
+from nfn_monomial import Features, WeightSpace
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.nn import EquivariantNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, blocked
 from nfn_monomial.nn.neurons import layers
@@ -103,6 +103,16 @@ def test_networks_of_a_batch_do_not_meet(space, seed):
             torch.testing.assert_close(a[0], b[i], rtol=1e-10, atol=1e-10)
             torch.testing.assert_close(c[i], b[i], rtol=1e-12, atol=1e-12)
             assert bool(a.isfinite().all())
+
+
+def test_fields_of_different_widths_are_refused():
+    """Features that nobody packed: an index would take numbers of other neurons without a word."""
+    space = WeightSpace.mlp([2, 5, 5, 1], "tanh")
+    embed, features = NeuronEmbedding(space, 1, 3).double(), space.pack(random_networks(space, 2))
+    first, *others = features.tensors
+    wider = Features(features.layout, (torch.cat([first, first], 1), *others))
+    with pytest.raises(ValueError, match="the space expects"):
+        embed(wider)
 
 
 @pytest.mark.parametrize("kind", [MessagePassingNFN, MessagePassingEditor])
