@@ -65,7 +65,8 @@ class _OnBalanced(nn.Module):
         Balancing takes most of a forward's operators: do it once, to a whole data set.
         """
         features = networks if isinstance(networks, Features) else self.space.pack(networks)
-        return self.inner.pack(self.space.unpack(Balance(self.space, signs=False)(features)))
+        balanced = self.inner.pack(self.space.unpack(Balance(self.space, signs=False)(features)))
+        return balanced.map(torch.Tensor.contiguous)  # or every batch would be copied when it is flattened
 
     def is_prepared(self, networks: Features | Mapping[str, Tensor]) -> TypeGuard[Features]:
         """Returns whether `prepare` made them; features of a space without scales need nothing either."""
@@ -128,19 +129,18 @@ class MessagePassingNFN(_OnBalanced):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, named tensors ``(B, C, *shape)``, or from `prepare`) -> ``(B, out_features)``."""
-        space = self.space
-        if self.is_prepared(networks):
-            space = self.inner
-        elif self.balance is not None:
-            networks = self.balance(packed(self.space, networks))
-        tensors = space.unpack(networks) if isinstance(networks, Features) else networks
+        if not self.is_prepared(networks):
+            if self.balance is not None:
+                networks = self.balance(packed(self.space, networks))
+            # As named tensors, networks are those of ``inner`` too.
+            networks = self.space.unpack(networks) if isinstance(networks, Features) else networks
         parts, hidden = [], None
         if self.probes is not None:
-            outputs, hidden = self.probes(tensors)
+            outputs, hidden = self.probes(self.inner.unpack(networks) if isinstance(networks, Features) else networks)
             parts.append(outputs.flatten(1))
         if self.stats is not None:
-            parts.append(self.stats(tensors))
-        pooled: Tensor = self.pool(self.body(networks if space is self.inner else tensors, hidden))
+            parts.append(self.stats(networks))
+        pooled: Tensor = self.pool(self.body(networks, hidden))
         out: Tensor = self.head(torch.cat([pooled, *parts], -1))
         return out
 
