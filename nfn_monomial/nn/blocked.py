@@ -1,7 +1,7 @@
 """The exchange on edges by hand: `plain_exchange`, in fewer operators, and on a CPU in blocks of edges.
 
 Nothing that is as large as all edges is kept for backward but the edges themselves: the rest is computed again, block
-by block, so that it stays in a processor's cache. Only of edges that fit into one block everything is kept. In the
+by block, so that it stays in a processor's cache. Only of edges that fit into one block t and p are kept. In the
 formulas below, edges ``x`` have the factor ``f`` and the gain ``g``; end ``i`` brings ``M_i`` to messages, ``N_i`` to
 products and ``H_i`` to hidden features; W, w and G are those of `EdgeMessages`::
 
@@ -120,7 +120,7 @@ class _Exchange(torch.autograd.Function):
             for i, (_, means) in enumerate(sums):
                 means.mul_(_share(at, x, i))
         ctx.at, ctx.residual, ctx.mask, ctx.roots, ctx.parts = at, residual, mask, roots, parts
-        ctx.kept = v._replace(a=None) if x.nbytes <= BLOCK else None
+        ctx.kept = (v.by, v.t, v.p) if x.nbytes <= BLOCK else None
         ctx.save_for_backward(x, f, gain, hidden, bias, gate, *ends)
         ctx.set_materialize_grads(False)
         return *(t for pair in sums for t in pair.unbind(0)), out
@@ -142,8 +142,8 @@ class _Exchange(torch.autograd.Function):
         by_hidden, by_gate = torch.empty_like(hidden), None if by_out is None else torch.empty_like(gate)
         by_size = None if f is None else f.new_empty(*f.shape[:-1], len(gain))
         for part in ctx.parts:
-            v = ctx.kept or _computed(
-                part, at, ctx.mask, x, f, gain, hidden, bias, None if by_out is None else gate, ends
+            v = _computed(
+                part, at, ctx.mask, x, f, gain, hidden, bias, None if by_out is None else gate, ends, ctx.kept
             )
             of_sets, new = part[:1], all(of.start == 0 for of in part[1:])
             totals = [grad.unbind(1) for grad in by_ends]
@@ -243,18 +243,24 @@ def _computed(
     bias: Tensor,
     gate: Tensor | None,
     ends: Sequence[Tensor],
+    kept: tuple[Any, Tensor, Tensor] | None = None,
 ) -> _Values:
+    """The tensors of a block; ``kept`` are its factors ``f g``, and t and p."""
     brought = [[at.take(_end(t, i, part), i) for t in end.unbind(1)] for i, end in enumerate(ends)]
     messages, invariants = [of_end[0] for of_end in brought], [of_end[-1] for of_end in brought]
     products = [of_end[1] for of_end in brought if len(of_end) > 2]
     of_sets, x = part[:1], _at(x, part)
-    by = None if f is None else _at(f, of_sets) * gain
-    e = x if by is None else x * by
-    a = e * product(messages, 0)
-    t = a * messages[0]
-    first, *others = invariants
-    p = first + _at(bias, of_sets).view(-1, *[1] * (x.ndim - 2), bias.shape[-1]) + sum_of(others)
-    _rows(p).baddbmm_(_rows(t), _at(hidden, of_sets))
+    if kept is None:
+        by = None if f is None else _at(f, of_sets) * gain
+        e = x if by is None else x * by
+        a = e * product(messages, 0)
+        t = a * messages[0]
+        first, *others = invariants
+        p = first + _at(bias, of_sets).view(-1, *[1] * (x.ndim - 2), bias.shape[-1]) + sum_of(others)
+        _rows(p).baddbmm_(_rows(t), _at(hidden, of_sets))
+    else:
+        by, t, p = kept
+        e, a = x if by is None else x * by, None
     z = silu(p)
     if mask is not None:
         z.mul_(_at(mask, part))

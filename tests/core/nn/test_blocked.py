@@ -113,7 +113,7 @@ def test_nothing_of_the_size_of_the_edges_is_kept_but_the_edges(monkeypatch, kin
     assert all(x.numel() <= SETS * BATCH for x in made), "the factors of sizes"
     assert outputs[0].grad_fn.kept is None
     monkeypatch.setattr(blocked, "BLOCK", 2**19)
-    assert function(*tensors)[0].grad_fn.kept is not None, "of few edges everything is"
+    assert function(*tensors)[0].grad_fn.kept is not None, "of few edges two tensors are"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
