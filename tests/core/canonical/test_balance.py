@@ -415,6 +415,21 @@ def test_pruned_networks_have_one_form_with_the_same_function(space, share, deca
         assert difference(form(g.act(x)), motion_of(g).act(form(x))) < 1e-10 * decades**2
 
 
+def test_scales_do_not_drift_along_a_line_of_least_norms():
+    """What scales of a and b in opposite directions leave alone has a least norm; the other parameters shrink for ever,
+    and show where on that line the scales are."""
+    space = WeightSpace(
+        {"a": (SCALE, 1), "b": (SCALE, 4), "c": (SCALE, 2)},
+        {
+            "down": (Axis("b", -2), Axis("a", -2)), "up": (Axis("a", 1), Axis("b", 1)),
+            "loop": (Axis("b", -1), Axis("b", 2)), "out": (Axis("a", -2), Axis("c", 2), 3),
+        },
+    )  # fmt: skip
+    x, g = networks(space, 30), far_element(space, 30, 1)
+    for form in (Balance(space), lambda tensors: balance(tensors, space)[0]):
+        assert difference(form(g.act(x)), motion_of(g).act(form(x))) < 1e-10
+
+
 def test_balanced_pruned_networks_keep_their_function():
     space = DEEP
     x = pruned(space, 20)
