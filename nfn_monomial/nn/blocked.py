@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import mul
 from typing import Any, NamedTuple
@@ -27,15 +27,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from .edges import AtEnd, Matrices, plain_exchange, product, sum_of, watched
-from .incidence import Grid
+from .edges import Matrices, at_end, plain_exchange, product, sum_of, watched
+from .incidence import Incidence, Kind, Part
 from .sizes import length, over_length, over_size
 
 BLOCK = 2**19
 """Bytes of the edges of one block on a CPU; on a GPU all edges of a call are one."""
 
-Part = tuple[slice, ...]
-"""A block: ranges of sets, of the axes that all ends share, and of the first end's neurons; none for all."""
+KINDS: dict[int, tuple[Kind, ...]] = {2: ("against", "inv"), 3: ("against", "along", "inv")}
+"""The kinds of tensors that an end brings, by their number: without products where edges stay."""
 
 
 class Size(NamedTuple):
@@ -46,7 +46,7 @@ class Size(NamedTuple):
 
 
 def exchange(
-    at: Grid,
+    at: Incidence,
     edges: Tensor,
     ends: Sequence[Tensor],
     matrices: Matrices,
@@ -70,7 +70,7 @@ def exchange(
 
 
 def _plain(
-    at: Grid,
+    at: Incidence,
     edges: Tensor,
     ends: Sequence[Tensor],
     matrices: Matrices,
@@ -80,9 +80,7 @@ def _plain(
     mask: Tensor | None,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     scale = scale if size is None else over_size(edges, _of_network(edges), size.roots) * size.gain
-    each = [end.unbind(1) for end in ends]
-    tensors = [AtEnd(end[0], end[1] if len(end) > 2 else None, end[-1]) for end in each]
-    return plain_exchange(at, edges, tensors, matrices, scale, residual, mask)
+    return plain_exchange(at, edges, list(map(at_end, ends)), matrices, scale, residual, mask)
 
 
 def _of_network(edges: Tensor) -> tuple[int, ...]:
@@ -95,35 +93,35 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, at: Grid, residual: bool, mask: Tensor | None, roots: Tensor | None, x: Tensor, gain: Tensor | None,
-        hidden: Tensor, bias: Tensor, gate: Tensor | None, *ends: Tensor,
+        ctx: Any, at: Incidence, residual: bool, mask: Tensor | None, roots: Tensor | None, x: Tensor,
+        gain: Tensor | None, hidden: Tensor, bias: Tensor, gate: Tensor | None, *ends: Tensor,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         x = x.contiguous()
         f = None if roots is None else over_length(_length(x), roots, x.dtype)
-        sums = [x.new_empty(2, len(x), *end.shape[2:]) for end in ends]
         out = None if gate is None else torch.empty_like(x)
-        parts = _parts(x)
+        parts = at.parts(x, BLOCK) if x.is_cpu else [()]
+        sums = [at.totals(x, (2, len(x), *end.shape[2:])).unbind(0) if parts[0] else () for end in ends]
         for part in parts:
             v = _computed(part, at, mask, x, f, gain, hidden, bias, gate, ends)
-            for i, (messages, means) in enumerate(sums):
+            for i, of_end in enumerate(sums):
                 # The messages to the first end are there, and not needed any more when the others are computed.
-                _sum(at, v.a if i == 0 else torch.mul(v.e, product(v.messages, i), out=v.a), i, messages, part)
-                if part or at.shares is not None:
-                    _sum(at, v.z, i, means, part)
-                else:
-                    torch.mean(v.z, at.over[i], out=means)
+                sent = v.a if i == 0 else torch.mul(v.e, product(v.messages, i), out=v.a)
+                if not part:
+                    sums[i] = at.sum(sent, i, "along"), at.mean(v.z, i)
+                    continue
+                at.add(sent, i, "along", of_end[0], part)
+                at.add(v.z, i, "inv", of_end[1], part)
             if out is not None:
                 new = torch.mul(v.products[0], product(v.products, 0), out=_at(out, part)).addcmul_(v.e, v.y)
                 if residual:  # x + e
                     new.add_(v.x, alpha=2) if v.by is None else new.addcmul_(v.x, v.by + 1)
-        if parts[0] or at.shares is not None:
-            for i, (_, means) in enumerate(sums):
-                means.mul_(_share(at, x, i))
+        for i, of_end in enumerate(sums if parts[0] else ()):
+            of_end[1].mul_(at.share(x, i))
         ctx.at, ctx.residual, ctx.mask, ctx.roots, ctx.parts = at, residual, mask, roots, parts
         ctx.kept = (v.by, v.t, v.p) if x.nbytes <= BLOCK else None
         ctx.save_for_backward(x, f, gain, hidden, bias, gate, *ends)
         ctx.set_materialize_grads(False)
-        return *(t for pair in sums for t in pair.unbind(0)), out
+        return *(t for of_end in sums for t in of_end), out
 
     @staticmethod
     def backward(ctx: Any, *by: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -136,9 +134,9 @@ class _Exchange(torch.autograd.Function):
             for grad, end in zip(by_sums, [end for end in ends for _ in range(2)], strict=True)
         ]
         by_messages = given[::2]
-        by_means = [grad * _share(at, x, i) for i, grad in enumerate(given[1::2])]
-        into = torch.empty_like if by_out is not None else torch.zeros_like  # streams that were not read
-        by_x, by_ends = torch.empty_like(x), [into(end) for end in ends]
+        by_means = [grad * at.share(x, i) for i, grad in enumerate(given[1::2])]
+        into = at.totals if by_out is not None else torch.Tensor.new_zeros  # streams that were not read
+        by_x, by_ends = torch.empty_like(x), [into(x, end.shape) for end in ends]
         by_hidden, by_gate = torch.empty_like(hidden), None if by_out is None else torch.empty_like(gate)
         by_size = None if f is None else f.new_empty(*f.shape[:-1], len(gain))
         for part in ctx.parts:
@@ -147,20 +145,20 @@ class _Exchange(torch.autograd.Function):
             )
             of_sets, new = part[:1], all(of.start == 0 for of in part[1:])
             totals = [grad.unbind(1) for grad in by_ends]
-            d_a = [at.take(_end(grad, i, part), i) for i, grad in enumerate(by_messages)]
-            d_z = sum_of([at.take(_end(grad, i, part), i) for i, grad in enumerate(by_means)])
+            d_a = [at.take(grad, i, "along", part) for i, grad in enumerate(by_messages)]
+            d_z = sum_of([at.take(grad, i, "inv", part) for i, grad in enumerate(by_means)])
             if by_out is not None:
                 d_out = _at(by_out, part)
                 d_y = d_out * v.e
                 _product(_rows(v.z).mT, _rows(d_y), _at(by_gate, of_sets), new)
                 _rows(d_z).baddbmm_(_rows(d_y), _at(gate, of_sets).mT)
                 for i, total in enumerate(totals):
-                    _sum(at, torch.mul(d_out, product(v.products, i), out=d_y), i, total[1], part)
+                    at.add(torch.mul(d_out, product(v.products, i), out=d_y), i, "along", total[1], part)
             if ctx.mask is not None:
                 d_z.mul_(_at(ctx.mask, part))
             d_p = torch.ops.aten.silu_backward(d_z, v.p)
             for i, total in enumerate(totals):
-                _sum(at, d_p, i, total[-1], part)
+                at.add(d_p, i, "inv", total[-1], part)
             _product(_rows(v.t).mT, _rows(d_p), _at(by_hidden, of_sets), new)
             d_t = torch.bmm(_rows(d_p), _at(hidden, of_sets).mT, out=_rows(d_z)).view(v.x.shape)
             r, scratch = d_p, None
@@ -168,7 +166,7 @@ class _Exchange(torch.autograd.Function):
                 others = [reduce(mul, v.but(i, j), d_a[j]) for j in range(len(ends)) if j != i]
                 torch.addcmul(sum_of(others), d_t, product(v.messages, i), out=r)
                 scratch = torch.mul(v.e, r, out=scratch)
-                _sum(at, scratch, i, total[0], part)
+                at.add(scratch, i, "against", total[0], part)
             d_e = r.mul_(v.messages[-1]).addcmul_(d_a[-1], product(v.messages, len(ends) - 1))
             more = None  # of x itself
             if by_out is not None:
@@ -234,7 +232,7 @@ class _Values(NamedTuple):
 
 def _computed(
     part: Part,
-    at: Grid,
+    at: Incidence,
     mask: Tensor | None,
     x: Tensor,
     f: Tensor | None,
@@ -246,7 +244,10 @@ def _computed(
     kept: tuple[Any, Tensor, Tensor] | None = None,
 ) -> _Values:
     """The tensors of a block; ``kept`` are its factors ``f g``, and t and p."""
-    brought = [[at.take(_end(t, i, part), i) for t in end.unbind(1)] for i, end in enumerate(ends)]
+    kinds = KINDS[ends[0].shape[1]]
+    brought = [
+        [at.take(t, i, kind, part) for t, kind in zip(end.unbind(1), kinds, strict=True)] for i, end in enumerate(ends)
+    ]
     messages, invariants = [of_end[0] for of_end in brought], [of_end[-1] for of_end in brought]
     products = [of_end[1] for of_end in brought if len(of_end) > 2]
     of_sets, x = part[:1], _at(x, part)
@@ -272,28 +273,8 @@ def _at(x: Any, part: Part) -> Any:
     return x[part] if part else x
 
 
-def _end(x: Tensor, end: int, part: Part) -> Any:
-    """The part of a tensor at an end that belongs to a block, ``(S, shared, n_i, B, C)``."""
-    return _at(x, part if end == 0 else part[:2])
-
-
-def _sum(at: Grid, x: Tensor, end: int, into: Tensor, part: Part) -> None:
-    """Sums of a block for an end; those of a part of the first end's neurons are added, for the others."""
-    of_block = _end(into, end, part)
-    if end == 0 or not part or part[2].start == 0:
-        torch.sum(x, at.over[end], out=of_block)
-    else:
-        of_block.add_(x.sum(at.over[end]))
-
-
 def _product(x: Tensor, y: Tensor, into: Tensor, new: bool) -> None:
     torch.bmm(x, y, out=into) if new else into.baddbmm_(x, y)
-
-
-def _share(at: Grid, x: Tensor, end: int) -> Tensor | float:
-    """The factor that makes sums means."""
-    share = 1 / math.prod(x.shape[dim] for dim in at.over[end])
-    return share if at.shares is None else share * at.shares[end].to(x.dtype)
 
 
 def _length(x: Tensor) -> Tensor:
@@ -311,22 +292,3 @@ def _length(x: Tensor) -> Tensor:
 def _rows(x: Tensor) -> Tensor:
     """``(S, ..., C)`` as ``(S, rows, C)``."""
     return x.view(x.shape[0], math.prod(x.shape[1:-1]), x.shape[-1])
-
-
-def _parts(x: Tensor) -> list[Part]:
-    """Blocks of edges ``(S, shared, n_0, ...)``: of some sets, of a part of one, or of a part of that."""
-    every = slice(0, 2**62)
-    if x.nbytes <= BLOCK or not x.is_cpu:
-        return [()]
-    sets, shared, rows = x.shape[:3]
-    row = x.element_size() * math.prod(x.shape[3:])
-    if row * rows * shared <= BLOCK:
-        return [(of, every, every) for of in _ranges(sets, BLOCK // (row * rows * shared))]
-    if row * rows <= BLOCK:
-        return [(of, some, every) for of in _ranges(sets, 1) for some in _ranges(shared, BLOCK // (row * rows))]
-    ones = itertools.product(_ranges(sets, 1), _ranges(shared, 1))
-    return [(*of, some) for of in ones for some in _ranges(rows, max(1, BLOCK // row))]
-
-
-def _ranges(count: int, step: int) -> Iterator[slice]:
-    return (slice(i, min(i + step, count)) for i in range(0, count, step))

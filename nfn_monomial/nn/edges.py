@@ -26,6 +26,12 @@ class AtEnd(NamedTuple):
     hidden: Tensor
 
 
+def at_end(brought: Tensor) -> AtEnd:
+    """The tensors of an end, given all of them: ``(S, 3 or 2, *neurons, C)``."""
+    message, *products, hidden = brought.unbind(1)
+    return AtEnd(message, products[0] if products else None, hidden)
+
+
 class Matrices(NamedTuple):
     """The maps of ``S`` sets of edges: the matrix ``(S, C, C)`` and bias ``(S, C)`` of hidden features, and the matrix
     of the edges' change, None where edges stay."""
