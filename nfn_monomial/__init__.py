@@ -12,6 +12,7 @@ A module is imported when one of its names is first asked for: a program that ne
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from .doors import lazy
@@ -71,6 +72,13 @@ else:
     )
 
 __version__ = "0.1.0"
+
+# In a clone, `adapters` and `benchmarks` lie beside this folder and not in it. Python that is started in the clone
+# imports this folder, even if the package is installed elsewhere.
+_folder = os.path.dirname(__file__)
+_clone = os.path.dirname(_folder)
+if not os.path.isdir(os.path.join(_folder, "adapters")) and os.path.isfile(os.path.join(_clone, "pyproject.toml")):
+    __path__.append(_clone)
 
 __all__ = [
     "Alignment",
