@@ -105,8 +105,13 @@ def scaled(x: Tensor, factor: Tensor) -> Tensor:
 def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Returns whether a module is of this class and does what that says: no hooks, and no method replaced."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    everywhere = torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
-    return type(module) is kind and not any(hooks) and "forward" not in vars(module) and not everywhere
+    of_all_modules = (
+        torch_module._global_forward_hooks,
+        torch_module._global_forward_pre_hooks,
+        torch_module._global_backward_hooks,
+        torch_module._global_backward_pre_hooks,
+    )
+    return type(module) is kind and not any((*hooks, *of_all_modules)) and "forward" not in vars(module)
 
 
 def watched(x: Tensor) -> bool:

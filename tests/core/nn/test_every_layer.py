@@ -16,6 +16,7 @@ from strategies import all_spaces
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import prune
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -320,6 +321,17 @@ def test_hooks_of_every_module_with_parameters_are_run(name):
             module.register_forward_hook(lambda module, given, out, key=key: seen.add(("after", key)))
     layer(x)
     assert seen == {(when, key) for when in ("before", "after") for key in expected}
+
+
+@every("hooks of all modules")
+def test_hooks_of_all_modules_see_every_module_with_parameters(name):
+    layer, x = case(name)
+    modules = [m for m in layer.modules() if list(m.parameters(recurse=False)) and not isinstance(m, CONTAINERS)]
+    seen = set()
+    handle = register_module_forward_hook(lambda module, inputs, out: seen.add(id(module)))
+    layer(x)
+    handle.remove()
+    assert {id(module) for module in modules} <= seen
 
 
 def reset(module):

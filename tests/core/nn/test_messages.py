@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_spaces
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from nfn_monomial import (
     Axis,
@@ -34,9 +35,10 @@ def test_a_block_is_its_layers_one_after_the_other(space, width, norm, last, see
     x = random_neurons(space, width, 3, seed).map(lambda t: t.requires_grad_())
     y = x if block.norm is None else block.norm(x)
     outputs = [block(x)]
-    handle = block.messages.register_forward_hook(lambda module, given, out: None)
-    outputs.append(block(x))
-    handle.remove()
+    for register in (block.messages.register_forward_hook, register_module_forward_hook):
+        handle = register(lambda module, inputs, out: None)
+        outputs.append(block(x))
+        handle.remove()
     if not last:
         outputs.append(x + block.gate(y + block.messages(y)))
     leaves = [*x.tensors, *block.parameters()]
