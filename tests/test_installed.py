@@ -76,3 +76,9 @@ def test_all_that_lies_in_the_folders_is_installed(installed: Path) -> None:
     for package, patterns in data.items():
         for pattern in patterns:
             assert list((installed / package.replace(".", "/")).glob(pattern)), f"{package} has no {pattern}"
+
+
+def test_a_wheel_that_is_built_twice_is_the_same(tmp_path: Path) -> None:
+    """From copies in two folders, whose files were written at different times."""
+    first, second = (wheel(tmp_path / name, SOURCE_DATE_EPOCH="1700000000") for name in ("one", "another"))
+    assert first.read_bytes() == second.read_bytes()
