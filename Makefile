@@ -10,7 +10,7 @@ KILLS ?= 6
 TRAINING := tests/benchmarks/train tests/benchmarks/make tests/benchmarks/studies
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo bench results test test-rounding test-networks gallery test-matrix slow kill fuzz lint docs tree clean
+.PHONY: help install demo bench results test test-rounding test-networks gallery test-matrix test-oldest test-newest slow kill fuzz lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
@@ -21,6 +21,8 @@ help:
 	@echo "make test-networks  the whole zoo of networks, files of transformers and Lightning"
 	@echo "make gallery  67 architectures of five packages are read as docs/gallery.md says, and 40 others (30 min, with downloads)"
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
+	@echo "make test-oldest  the tests with the lowest versions that pyproject.toml allows, in an environment of their own"
+	@echo "make test-newest  the tests with the newest versions that there are, in an environment of their own"
 	@echo "make slow   tests that take minutes: compiled layers and models, memory, the zoo against numeric oracles"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
 	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, others in every call"
@@ -103,6 +105,19 @@ test-matrix: $(INSTALLED)
 	    "LC_ALL=C PYTHONUTF8=0 TZ=Pacific/Auckland HOME=/nonexistent CI=true" \
 	    "ROUNDING=1" "ROUNDING=2" "ROUNDING=3"; do \
 	  echo "$$machine"; env OMP_NUM_THREADS=1 SHUFFLE=1 $$machine $(BIN)/pytest -q -n 2 --dist worksteal -m 'not networks and not gallery and not kill' || exit; done
+
+# Versions are read off pyproject.toml, not written twice. PYTHON=python3.13 make test-newest for another Python.
+test-oldest:
+	test -d build/oldest || $(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install $(FETCH) uv
+	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python --resolution lowest-direct -e '.[bench]'
+	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python -e '.[bench,dev]'
+	OMP_NUM_THREADS=1 build/oldest/bin/pytest -q -n 2 --dist worksteal
+
+test-newest:
+	test -d build/newest || $(PYTHON) -m venv build/newest
+	build/newest/bin/python -m pip install $(FETCH) --upgrade --upgrade-strategy eager -e '.[bench,dev]'
+	OMP_NUM_THREADS=1 build/newest/bin/pytest -q -n 2 --dist worksteal
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
