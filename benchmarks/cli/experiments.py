@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.cli.options import console, errors, shown_progress
+from nfn_monomial.tools.cli.options import EXPERIMENTS_PANEL, console, errors, progress_bar, shown_progress
 
 from .make import make_zoo_at
 from .options import command, command_line, configured, prepare_process
@@ -47,7 +45,7 @@ def add_experiments(app: typer.Typer) -> None:
     for e in EXPERIMENTS.values():
         group = bench if e.name.startswith("bench ") else app
         command(group, e.key, e.options, e.folder, e.text, partial(_run, e), keeps=e.keeps, presets=e.presets)
-    app.add_typer(bench, name="bench")
+    app.add_typer(bench, name="bench", rich_help_panel=EXPERIMENTS_PANEL)
 
 
 def _run(
@@ -168,9 +166,8 @@ def _load(
 
 @contextmanager
 def bar_of_runs() -> Iterator[Callable[[News], None]]:
-    """Shows a bar over all runs and their epochs, and a line for every run that is finished."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
+    """Shows a bar over all runs and their epochs, and a line for every run that is finished; both on stderr."""
+    with progress_bar() as bar:
         task = bar.add_task("starting", total=None)
 
         def show(progress: News) -> None:

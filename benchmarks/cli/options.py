@@ -18,7 +18,7 @@ from nfn_monomial.benchmarks.settings import assignment, override
 from nfn_monomial.benchmarks.settings.training import Precision
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli import options as tools
-from nfn_monomial.tools.cli.options import add_command, option, own_process
+from nfn_monomial.tools.cli.options import EXPERIMENTS_PANEL, add_command, option, own_process
 
 from .settings import SET_BY_OPTION, settings_help
 
@@ -72,6 +72,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 def command(
     group: typer.Typer, name: str, options: Sequence[str], out: str, text: str, body: Callable[..., None], keeps: bool,
     presets: Mapping[str, Any], more: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
+    panel: str = EXPERIMENTS_PANEL,
 ) -> None:  # fmt: skip
     """Adds a command.
 
@@ -85,11 +86,12 @@ def command(
         keeps: whether finished work in the results folder is kept.
         presets: configurations by name, whose settings the help shows after the options.
         more: options that no other command has; they come first.
+        panel: the group of commands in the application's help.
     """
     kept = "finished work in it is kept" if keeps else "results of an earlier call are replaced"
     folder = option(Path | None, "--out -o", f"Folder for the results, by default {out}; {kept}.", show_default=False)
     kinds = {**more, **{name: OPTIONS[name] for name in options}, "out": folder}
-    add_command(group, name, kinds, text, body, epilog=settings_help(presets))
+    add_command(group, name, kinds, text, body, panel, epilog=settings_help(presets))
 
 
 def prepare_process() -> None:

@@ -12,7 +12,7 @@ import typer
 
 from nfn_monomial.benchmarks.experiments.predict import COLUMN, KEPT, ColumnTask
 from nfn_monomial.benchmarks.settings.base import Count, read_value
-from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show, shown_progress
+from nfn_monomial.tools.cli.options import KEY, NETWORKS_PANEL, OUTPUT, console, option, show, shown_progress
 
 from .experiments import bar_of_runs
 from .options import command, command_line, configured, prepare_process
@@ -66,7 +66,7 @@ OUT = "results/train"
 
 def add_train(app: typer.Typer) -> None:
     """Adds the command."""
-    command(app, "train", SHARED, OUT, TEXT, _train, keeps=True, presets=COLUMN, more=OPTIONS)
+    command(app, "train", SHARED, OUT, TEXT, _train, keeps=True, presets=COLUMN, more=OPTIONS, panel=NETWORKS_PANEL)
 
 
 def _train(

@@ -20,7 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="The symmetries of neural networks: permutations, scalings and sign flips of their neurons.\n\n"
-    "For networks of your own: `symmetries`, `compare`, `align`, `balance` and `predict` read checkpoints.\n\n"
+    "For networks of your own: `symmetries`, `compare`, `align` and `balance` read checkpoints; `train` learns a "
+    "column of a table from them, and `predict` asks what was learned about new ones.\n\n"
     "The paper's experiments: start with `nfn-monomial demo`, or step by step: `nfn-monomial zoo make` trains many "
     "small CNNs, `nfn-monomial predict-generalization` learns to read their accuracy off their weights.",
 )

@@ -26,8 +26,11 @@ if TYPE_CHECKING:  # it imports torch
     from nfn_monomial.tools.results import Results
 
 __all__ = [
+    "DATA_PANEL",
+    "EXPERIMENTS_PANEL",
     "FORMS",
     "KEY",
+    "NETWORKS_PANEL",
     "ORDER",
     "OUTPUT",
     "SKIP",
@@ -38,6 +41,7 @@ __all__ = [
     "option",
     "own_process",
     "prepare_process",
+    "progress_bar",
     "results_of",
     "show",
     "shown_progress",
@@ -53,6 +57,8 @@ console = Console(markup=False, emoji=False)
 errors = Console(stderr=True, markup=False, emoji=False)
 debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
 own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether it runs nothing but the command
+NETWORKS_PANEL, EXPERIMENTS_PANEL, DATA_PANEL = "Your networks", "Experiments", "Data"
+"""The groups of commands in the application's help."""
 FORMS = ".safetensors (a file, or the index of several), .pt or .pth"
 
 
@@ -114,11 +120,12 @@ OUTPUT = {
 
 def add_command(
     group: typer.Typer, name: str, kinds: Mapping[str, tuple[Any, Any]], text: str, body: Callable[..., None],
-    epilog: str | None = None,
+    panel: str = NETWORKS_PANEL, epilog: str | None = None,
 ) -> None:  # fmt: skip
     """Adds a command, whose body is called with all arguments and options by keyword.
 
     ``kinds``: argument or option, as the body calls it -> its type for typer and its default, ``...`` for none.
+    ``panel``: the group of commands in the application's help.
     ``epilog``: the end of the help, after the options.
     """
 
@@ -133,7 +140,7 @@ def add_command(
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {n: a for n, (a, _) in kinds.items()}
-    group.command(name, help=text, epilog=epilog)(user_errors(run))
+    group.command(name, help=text, epilog=epilog, rich_help_panel=panel)(user_errors(run))
 
 
 @contextlib.contextmanager
@@ -166,14 +173,21 @@ def prepare_process() -> None:
         torch.set_flush_denormal(True)
 
 
+def progress_bar() -> Progress:
+    """A bar on stderr, if that is a terminal: not in a notebook or a log, even one that asks for colours."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    # A notebook gives the programs that it starts a terminal of their own.
+    seen = errors.file.isatty() and "JPY_PARENT_PID" not in os.environ
+    return Progress(*columns, console=errors, transient=True, disable=not seen)
+
+
 @contextlib.contextmanager
 def shown_progress(command: str) -> Iterator[Callable[[int, int], None]]:
     """Shows the progress of a command: by a bar in a terminal, elsewhere, as in a log, by a line now and then.
 
     Lines come each 10 seconds if a tenth is new, each 30 seconds in any case; there are none of short work.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    bar = progress_bar()
     task = bar.add_task(command, total=None)
     begun = shown_at = time.monotonic()
     shown_done = 0

@@ -55,6 +55,16 @@ def test_completion_does_not_import_torch() -> None:
     assert "predict-generalization" in done.stderr
 
 
+def test_commands_stand_in_three_groups() -> None:
+    """``train`` and ``predict`` with those for one's own networks."""
+    groups: dict[str, list[str]] = {}
+    for name, command in typer.main.get_command(application.app).commands.items():  # type: ignore[attr-defined]
+        groups.setdefault(command.rich_help_panel, []).append(name)
+    assert list(groups) == ["Your networks", "Experiments", "Data"]
+    assert groups["Your networks"] == ["symmetries", "compare", "align", "balance", "predict", "train"]
+    assert groups["Data"] == ["zoo", "inr"]
+
+
 def walk(config: Any, prefix: str = "") -> Iterator[str]:
     for name, value in vars(config).items():
         if hasattr(value, "__dataclass_fields__"):
