@@ -48,14 +48,12 @@ class Finding:
         """Adds notes on how files were read; ``skipped``: path of a file -> why it was left out."""
         notes = list(dict.fromkeys(network.doubt for network in self.networks if network.doubt))
         results = {**self.results, "notes": notes}
-        tables = list(self.tables)
         if skipped is not None:
             results["skipped"] = [{"file": path, "reason": reason} for path, reason in skipped.items()]
-        if skipped:
-            tables.append(Table("Left out", ("file", "reason"), tuple(skipped.items()), text_columns=2))
+        left = [f"left out: {path}: {reason}" for path, reason in (skipped or {}).items()]
         summary = "\n".join([self.summary, *notes])
-        heading = "\n\n".join([self.heading, *notes]) if notes else self.heading
-        return replace(self, summary=summary, results=results, tables=tables, heading=heading)
+        heading = "\n\n".join([*[self.heading] * bool(self.heading), *notes, *left])
+        return replace(self, summary=summary, results=results, heading=heading)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the numbers, as JSON has them."""

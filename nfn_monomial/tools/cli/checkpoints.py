@@ -24,6 +24,7 @@ from .options import (
     prepare_process,
     results_of,
     show,
+    show_left_out,
     shown_progress,
     split_names,
 )
@@ -255,5 +256,6 @@ def _run(
     def print_tables() -> None:
         console.print(finding.summary, highlight=False, soft_wrap=True)
         finding.report().show(console)
+        show_left_out({entry["file"]: entry["reason"] for entry in finding.results.get("skipped", ())})
 
     show(finding.to_json(), as_json, print_tables, written)

@@ -44,6 +44,7 @@ __all__ = [
     "progress_bar",
     "results_of",
     "show",
+    "show_left_out",
     "shown_progress",
     "split_names",
     "user_errors",
@@ -234,6 +235,12 @@ def results_of(
     arguments = {"checkpoints": list(map(str, checkpoints)), **arguments}
     key = command_key(command, arguments, [*files_of(checkpoints), *files])
     return Results(out, key, leaves=[leaves], force=force)
+
+
+def show_left_out(skipped: Mapping[str, str]) -> None:
+    """Prints a line for each file that ``--skip-bad`` left out; ``skipped``: path -> reason."""
+    for path, reason in skipped.items():
+        console.print(f"left out: {path}: {reason}", soft_wrap=True, highlight=False)
 
 
 def show(results: object, as_json: bool, print_tables: Callable[[], None], paths: Sequence[Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +23,7 @@ from .options import (
     prepare_process,
     results_of,
     show,
+    show_left_out,
     shown_progress,
     split_names,
 )
@@ -107,22 +107,19 @@ def _predict(
     paths = answers.write(results) if results else []
 
     def print_tables() -> None:
-        def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Table:
-            made = Table(box=box.SIMPLE_HEAD, show_edge=False)
-            for i, name in enumerate(head):
-                made.add_column(name, overflow="fold", justify="right" if i >= texts else "left")
-            for row in rows:
-                made.add_row(*row)
-            return made
-
         kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
         measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
         console.print(f"Trained on networks of {loaded.reads}.", soft_wrap=True, highlight=False)
         console.print(f"On test networks of that kind: {measured}.", soft_wrap=True, highlight=False)
         for note in answers.notes:
             console.print(note, soft_wrap=True, highlight=False)
-        console.print(table(*answers.rows()))
-        if answers.skipped:
-            console.print(table(("left out", "reason"), answers.skipped.items(), 2))
+        head, rows = answers.rows()
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+        for i, name in enumerate(head):
+            table.add_column(name, overflow="fold", justify="right" if i else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        show_left_out(answers.skipped)
 
     show(answers.to_json(), as_json, print_tables, paths)

@@ -249,14 +249,15 @@ def test_files_that_cannot_be_used_are_left_out_and_told(pair: Path) -> None:
         assert first in (text := said(command, runs, *RELU.split(), "--out", pair / "none", code=2))
         assert "--skip-bad goes on without such files" in text
         call = [command, runs, *RELU.split(), "--skip-bad", "--out", pair / command]
-        told = said(*call)
-        assert "Left out file reason" in told
+        told = invoke(*call).output.splitlines()
         found = json.loads((pair / command / "results.json").read_text(encoding="utf-8"))
         bad = {Path(entry["file"]).name: entry["reason"] for entry in found["skipped"]}
         assert sorted(bad) == ["broken.pt", "m.safetensors.index.json", "nan.pt", "other.pt", "wide.pt"]
         assert bad["nan.pt"].startswith("0.bias holds NaN or infinite values")
         assert bad["wide.pt"].startswith("has 7 neurons of node ")
         assert all(reason in (pair / command / "table.md").read_text(encoding="utf-8") for reason in bad.values())
+        lines = [f"left out: {entry['file']}: {entry['reason']}" for entry in found["skipped"]]
+        assert [line for line in told if line.startswith("left out")] == lines, "a line for each file, unbroken"
     for path in good[1:]:
         path.unlink()
     text = said("compare", runs, *RELU.split(), "--skip-bad", code=2)

@@ -80,7 +80,9 @@ def test_files_that_cannot_be_used_are_left_out_and_told(nets: Path, tmp_path: P
     assert list(reasons) == ["broken.pt", "nan.pt", "other.pt"]
     assert reasons["nan.pt"].startswith("0.bias holds NaN")
     assert reasons["other.pt"].startswith("this predictor reads networks of 4 layers")
-    assert "left out reason" in said("predict", nets, "--skip-bad")
+    told = invoke("predict", nets, "--skip-bad").output.splitlines()
+    lines = [f"left out: {entry['file']}: {entry['reason']}" for entry in found["skipped"]]
+    assert [line for line in told if line.startswith("left out")] == lines, "a line for each file, unbroken"
     for path in sorted(nets.iterdir())[:2]:
         path.unlink()
     assert "none of these 1 files can be used" in said("predict", nets / "nan.pt", "--skip-bad", code=2)
