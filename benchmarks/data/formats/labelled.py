@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +50,7 @@ from .sides import sides_by, sides_drawn, together
 __all__ = ["LabelledCheckpoints", "Request", "read_labelled"]
 
 FEWEST, FEWEST_OF_A_CLASS = 10, 3
+STEP = re.compile(r"(?:epoch|step|iter|iteration|checkpoint|ckpt)[-_=. ]?(\d+)", re.IGNORECASE)
 NO_PLACE = (ValueError, OSError, RuntimeError)  # errors of a path that leads nowhere, or in a circle
 FORM = "a table with a line for each network: CSV with a header, or JSON, a list of objects"
 
@@ -333,6 +334,10 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], request: Request)
         ways = [request.names]
     calls = {way: [name_of(line, way) for line in rows.lines] for way in ways}
     known = {name: files.called(name) for names in calls.values() for name in set(names)}
+    # A line that names a whole run means its last checkpoint; lines that name one run several times mean several.
+    once = {name for names in calls.values() for name, count in Counter(names).items() if count == 1}
+    lasts = {name: last for name in once if len(known[name]) > 1 and (last := last_of_run(known[name]))}
+    known |= {name: {last} for name, last in lasts.items()}
 
     def fitting(way: str) -> int:
         return len({next(iter(paths)) for name in calls[way] if len(paths := known[name]) == 1})
@@ -370,7 +375,28 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], request: Request)
     for line, file in zip(rows.lines, rows.files, strict=True):
         if (other := first.setdefault(file, line.place)) != line.place:
             raise CorpusError(f"{rows.table}: {other} and {line.place} both name {file}: keep one of them")
-    return f"named by {way if request.names else f'the column {way}'}"
+    runs = [name for name in names if name in lasts]
+    last = f"; of {len(runs)} runs with several checkpoints the last was taken, as {lasts[runs[0]]}" if runs else ""
+    return f"named by {way if request.names else f'the column {way}'}{last}"
+
+
+def last_of_run(files: Collection[Path]) -> Path | None:
+    """Returns the last of the checkpoints that one run has left, None if their names do not say which it is.
+
+    It is called ``last`` or ``final``, or it is the one without a step among others of steps, which trainers write at
+    the end, or the one of the highest epoch or step, if names differ in numbers alone.
+    """
+    if named := [file for file in files if re.search(r"(?<![a-z])(last|final)(?![a-z])", file.name.lower())]:
+        return named[0] if len(named) == 1 else None
+    steps = {file: tuple(int(number) for number in STEP.findall(file.as_posix())) for file in files}
+    without = [file for file in files if not steps[file]]
+    if without:
+        found = without[0] if len(without) == 1 and len(files) > 1 else None
+        return None if found is None or re.search("best|init|start", found.name.lower()) else found
+    if len({re.sub(r"\d+", "#", file.as_posix()) for file in files}) > 1:
+        return None
+    last = max(files, key=steps.__getitem__)
+    return last if sum(steps[file] == steps[last] for file in files) == 1 else None
 
 
 # -- targets ----------------------------------------------------------------------------------------------------

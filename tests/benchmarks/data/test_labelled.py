@@ -220,6 +220,39 @@ def test_a_folder_of_several_is_not_guessed(
         read(Request(tmp_path / "runs", table, "loss"), definition)
 
 
+@pytest.mark.parametrize(
+    ("names", "last"),
+    [
+        (["epoch=9-step=90.ckpt", "epoch=10-step=100.ckpt"], "epoch=10-step=100.ckpt"),
+        (["checkpoint-500/model.pt", "checkpoint-1500/model.pt"], "checkpoint-1500/model.pt"),
+        (["checkpoint-500/model.pt", "checkpoint-1500/model.pt", "model.pt"], "model.pt"),
+        (["epoch=9.ckpt", "last.ckpt", "best.ckpt"], "last.ckpt"),
+        (["ckpt_2.pt", "ckpt_11.pt"], "ckpt_11.pt"),
+        (["val_loss=0.9-epoch=2.ckpt", "val_loss=0.1-epoch=3.ckpt"], "val_loss=0.1-epoch=3.ckpt"),
+        (["epoch=9.ckpt", "best.ckpt"], None),
+        (["epoch=9.ckpt", "epoch=9-v1.ckpt"], None),
+        (["epoch=9.ckpt", "step=100.ckpt"], None),
+        (["net-1.pt", "net-2.pt"], None),
+        (["a/epoch=1.pt", "b/epoch=2.pt"], None),
+    ],
+)
+def test_the_last_checkpoint_of_a_run(names: list[str], last: str | None) -> None:
+    for order in (names, names[::-1]):
+        assert labelled.last_of_run([Path("runs/run-3", name) for name in order]) == (last and Path("runs/run-3", last))
+
+
+def test_of_a_run_that_has_a_line_the_last_checkpoint_is_taken(
+    tmp_path: Path, definition: Definition, states: list[dict[str, torch.Tensor]]
+) -> None:
+    write(tmp_path / "runs", states, "lightning")
+    table = csv(tmp_path / "t.csv", {"run": [f"run-{i}" for i in range(RUNS)], "loss": range(RUNS)})
+    read_runs = read(Request(tmp_path / "runs", table, "loss"), definition)
+    last = f"checkpoints/epoch={EPOCHS - 1}.ckpt"
+    assert losses(read_runs) == {(tmp_path / f"runs/run-{i}/{last}").as_posix(): float(i) for i in range(RUNS)}
+    told = f"of 10 runs with several checkpoints the last was taken, as {tmp_path}/runs/run-0/{last}"
+    assert read_runs.notes[0].endswith(told)
+
+
 def test_two_columns_that_name_all_files_are_asked_about(
     tmp_path: Path, definition: Definition, states: list[dict[str, torch.Tensor]]
 ) -> None:
