@@ -53,7 +53,7 @@ LINES = {
     "import nfn_monomial.adapters.nfn": 6_800,
     "import nfn_monomial.adapters.modules": 5_000,
     "from nfn_monomial.adapters.pyg import to_graph": 5_500,
-    "from nfn_monomial.adapters.pyg import MonomialGNN": 7_000,
+    "from nfn_monomial.adapters.pyg import MonomialGNN": 7_200,
 }
 """What somebody imports -> the most lines of this package that it may load."""
 

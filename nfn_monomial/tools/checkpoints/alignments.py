@@ -110,11 +110,12 @@ def _aligned(
     frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
     ends: list[Score] = []
     lines: dict[str, dict[str, Any]] = {}
-    repairs = False
+    has_statistics = repairs = False
     if loss is not None:
         module = first.module()
-        with_statistics = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-        repairs = loss.statistics is not None and any(m.running_mean is not None for m in with_statistics)
+        norms = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        has_statistics = any(m.running_mean is not None for m in norms)
+        repairs = has_statistics and loss.statistics is not None
         ends, lines = _lines(module, loss, frames, merge, repairs, progress)
     names = [network.checkpoint.name for network in written]
     if len(set(names)) < len(names):
@@ -167,6 +168,11 @@ def _aligned(
     if way:
         reason = ", the lowest loss of the table. These data chose it, so judge it on others"
         summary.append(f"Merged at {merge:.3g} by {way}{reason * (symmetry is None and bool(lines))}.")
+    if merge is not None and has_statistics and not repairs:
+        summary.append(
+            "The merged network's batch norms have averages of the networks' statistics, which are not those of its own "
+            "activations: --data or --repair-data gives data on which they are computed anew (REPAIR)."
+        )
     summary += left_behind(written if merge is None else networks)
     summary += first.why_no_form(asked=fibre)
     tables = [_table(results, distances)]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from nfn_monomial.tools import align_checkpoints
 from nfn_monomial.tools.checkpoints import alignments
 from nfn_monomial.tools.checkpoints.losses import loss_on
-from nfn_monomial.tools.definitions.define import Definition
+from nfn_monomial.tools.definitions.define import Definition, define
 
 METHODS = ["as they are", "permutation", "all symmetries"]
 
@@ -140,6 +140,19 @@ def test_statistics_of_repaired_networks_are_those_of_the_data_that_are_named(
         entering = F.conv2d(inputs, merged["stem.weight"], padding=1).movedim(1, 0).flatten(1)
         torch.testing.assert_close(merged["norm.running_mean"], entering.mean(1), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(merged["norm.running_var"], entering.var(1, correction=0), rtol=1e-4, atol=1e-4)
+
+
+def test_a_merged_network_with_batch_norm_and_without_data_names_repair(
+    course: tuple[list[Path], Tensor, Tensor], residual: Definition, tmp_path: Path
+) -> None:
+    paths, x, y = course
+    words = "batch norms have averages of the networks' statistics, which are not those of its own activations: --data"
+    assert words in align_checkpoints(*paths, net=residual, merge=0.5).summary
+    assert "REPAIR" not in align_checkpoints(*paths, net=residual).summary
+    assert words not in align_checkpoints(*paths, net=residual, merge=0.5, data=lambda: (x, y)).summary
+    plain = define(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 3), "Plain")
+    pair = [saved(tmp_path / f"plain{i}.pt", weights(plain, i)) for i in (1, 2)]
+    assert "REPAIR" not in align_checkpoints(*pair, net=plain, merge=0.5).summary
 
 
 class Drawn(Dataset[Any]):
