@@ -244,9 +244,10 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
 
     def _nobody_watches(self, edges: Tensor) -> bool:
         """Returns whether the steps of torch-geometric may be left out: no hooks, explainers or methods of others."""
+        if watched(edges) or self.explain or type(self) is not MonomialConv:
+            return False
         hooks = (of for name, of in vars(self).items() if name.endswith("_hooks"))
-        replaced = type(self) is not MonomialConv or not STEPS.isdisjoint(vars(self))
-        return not (any(hooks) or self.explain or replaced or watched(edges))
+        return not any(hooks) and STEPS.isdisjoint(vars(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}{'' if self.pairs is None else f', pairs={self.pairs}'})"

@@ -376,8 +376,10 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], request: Request)
         if (other := first.setdefault(file, line.place)) != line.place:
             raise CorpusError(f"{rows.table}: {other} and {line.place} both name {file}: keep one of them")
     runs = [name for name in names if name in lasts]
-    last = f"; of {len(runs)} runs with several checkpoints the last was taken, as {lasts[runs[0]]}" if runs else ""
-    return f"named by {way if request.names else f'the column {way}'}{last}"
+    how = f"named by {way if request.names else f'the column {way}'}"
+    if runs:
+        how += f"; of {len(runs)} runs with several checkpoints the last was taken, as {lasts[runs[0]]}"
+    return how
 
 
 def last_of_run(files: Collection[Path]) -> Path | None:

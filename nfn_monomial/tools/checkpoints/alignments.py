@@ -118,8 +118,14 @@ def _aligned(
         repairs = has_statistics and loss.statistics is not None
         ends, lines = _lines(module, loss, frames, merge, repairs, progress)
     names = [network.checkpoint.name for network in written]
-    if len(set(names)) < len(names):
-        names = [f"{n.label.replace('/', '-')}-{name}" for n, name in zip(written, names, strict=True)]
+    merged_name = first.checkpoint.renamed("merged")
+    labels = [network.label.replace("/", "-") for network in written]
+    if any(n.checkpoint.configuration for n in written) and (merge is not None or len(written) > 1):
+        # Each has a configuration, whose name cannot be changed.
+        names = [network.checkpoint.inside(label) for network, label in zip(written, labels, strict=True)]
+        merged_name = first.checkpoint.inside("merged")
+    elif len(set(names)) < len(names):
+        names = [f"{label}-{name}" for label, name in zip(labels, names, strict=True)]
     checkpoints: list[tuple[Network, str, Tensors]] = list(zip(written, names, moved, strict=True))
     way = None
     if merge is not None:
@@ -128,7 +134,7 @@ def _aligned(
         merged: Tensors = mean_of(frame, _shares(merge, len(frame)))
         if loss is not None and way.endswith(REPAIRED):
             merged = _network_at(first.module(), frame, merge, loss.statistics)
-        checkpoints.append((first, first.checkpoint.renamed("merged"), merged))
+        checkpoints.append((first, merged_name, merged))
     results = {
         "network": first.definition.name,
         "frame": str(first.checkpoint.path),
@@ -170,8 +176,8 @@ def _aligned(
         summary.append(f"Merged at {merge:.3g} by {way}{reason * (symmetry is None and bool(lines))}.")
     if merge is not None and has_statistics and not repairs:
         summary.append(
-            "The merged network's batch norms have averages of the networks' statistics, which are not those of its own "
-            "activations: --data or --repair-data gives data on which they are computed anew (REPAIR)."
+            "The merged network's batch norms have averages of the networks' statistics, which are not those of its "
+            "own activations: --data or --repair-data gives data on which they are computed anew (REPAIR)."
         )
     summary += left_behind(written if merge is None else networks)
     summary += first.why_no_form(asked=fibre)

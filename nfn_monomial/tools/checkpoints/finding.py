@@ -66,13 +66,20 @@ class Finding:
     def write(self, folder: str | Path | Results, *, force: bool = False) -> list[Path]:
         """Writes checkpoints and report into a folder, each file whole or not at all; returns their paths.
 
+        Beside networks of transformers it writes their ``config.json``, so that ``from_pretrained`` loads them.
+
         Raises:
             ValueError: before anything is written, if a file is there already (without ``force``) or is one that was
                 read.
         """
         results = folder if isinstance(folder, Results) else Results(folder, force=force)
         contents = self.report().contents()
-        new = [path for network, name, _ in self.checkpoints for path in network.checkpoint.outputs(name)]
+        new = []
+        for network, name, _ in self.checkpoints:
+            files, configuration = network.checkpoint.outputs(name), network.checkpoint.configuration
+            new += files
+            if configuration is not None:
+                contents[str(files[0].with_name(configuration.name))] = configuration.read_bytes()
         read = {file.resolve(): network.label for network in self.networks for file in network.checkpoint.files}
         paths = results.claim([*new, *contents], read)
         for network, name, tensors in self.checkpoints:

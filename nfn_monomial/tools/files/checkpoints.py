@@ -29,7 +29,7 @@ from nfn_monomial.errors import InvalidValueError, MissingFileError
 
 from .atomic import write_whole
 from .tensors import START, Inert, SavedFile, is_saved, kind_of, module_state
-from .untrusted import FileError, damaged, foreign, open_regular, parse_json, read_bytes
+from .untrusted import FileError, damaged, foreign, open_regular, parse_json, read_bytes, read_json
 
 __all__ = [
     "Checkpoint",
@@ -101,9 +101,23 @@ class Checkpoint(Mapping[str, Tensor], ABC):
         """The files that it consists of."""
         return [self.path]
 
+    @property
+    def configuration(self) -> Path | None:
+        """The file that transformers or peft has saved beside it, without which these do not load such a network."""
+        for name, entry in (("adapter_config.json", "peft_type"), ("config.json", "model_type")):
+            file = self.path.with_name(name)
+            stated = read_json(file, "copy it again") if file.is_file() else None
+            if isinstance(stated, Mapping) and entry in stated:
+                return file
+        return None
+
     def renamed(self, stem: str) -> str:
         """Returns a name for another checkpoint of the same form."""
         return stem + suffix_of(self.path)
+
+    def inside(self, folder: str) -> str:
+        """Returns a name for another checkpoint of the same form that has a folder of its own."""
+        return f"{folder}/{self.name}"
 
     def outputs(self, name: str) -> list[Path]:
         """Returns the files that `write` makes, relative to its folder."""
@@ -249,6 +263,9 @@ class Sharded(Checkpoint):
 
     def renamed(self, stem: str) -> str:
         return stem
+
+    def inside(self, folder: str) -> str:
+        return folder
 
     @property
     def files(self) -> list[Path]:

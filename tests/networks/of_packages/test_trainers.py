@@ -143,3 +143,6 @@ def test_runs_become_a_predictor_a_tree_and_a_merged_network(
     merged = said("align", files[0], files[-1], "--net", net, "--merge", "0.5", "--out", "merged")
     assert "Merged at 0.5" in merged
     assert [path.name for path in Path("merged").iterdir() if path.name.startswith("merged")]
+    if make is by_trainer:
+        transformers = pytest.importorskip("transformers")
+        transformers.BertForSequenceClassification.from_pretrained("merged/merged")

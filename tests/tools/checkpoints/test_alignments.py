@@ -1,5 +1,6 @@
 """Checkpoints moved into one frame: what they compute stays, what lies between is measured, merged ones load."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from own_networks import mlp, moved, saved, weights
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from nfn_monomial.tools import align_checkpoints
+from nfn_monomial.tools import align_checkpoints, balance_checkpoint
 from nfn_monomial.tools.checkpoints import alignments
 from nfn_monomial.tools.checkpoints.losses import loss_on
 from nfn_monomial.tools.definitions.define import Definition, define
@@ -150,9 +151,39 @@ def test_a_merged_network_with_batch_norm_and_without_data_names_repair(
     assert words in align_checkpoints(*paths, net=residual, merge=0.5).summary
     assert "REPAIR" not in align_checkpoints(*paths, net=residual).summary
     assert words not in align_checkpoints(*paths, net=residual, merge=0.5, data=lambda: (x, y)).summary
-    plain = define(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 3), "Plain")
-    pair = [saved(tmp_path / f"plain{i}.pt", weights(plain, i)) for i in (1, 2)]
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    plain = define(module, torch.randn(2, 4), "Plain")
+    pair = [saved(tmp_path / f"plain{i}.pt", mlp(i, (4, 6, 2))) for i in (1, 2)]
     assert "REPAIR" not in align_checkpoints(*pair, net=plain, merge=0.5).summary
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_networks_of_transformers_keep_their_configuration(residual: Definition, tmp_path: Path, sharded: bool) -> None:
+    paths, configurations = [], []
+    for i in (1, 2, 3):
+        folder = tmp_path / f"run{i}"
+        state = weights(residual, i)
+        saved(folder / ("part.safetensors" if sharded else "model.safetensors"), state)
+        if sharded:
+            index = {"metadata": {}, "weight_map": dict.fromkeys(state, "part.safetensors")}
+            (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        configurations.append(json.dumps({"model_type": "ours", "number": i}).encode())
+        (folder / "config.json").write_bytes(configurations[-1])
+        paths.append(folder)
+    weight_files = {"part.safetensors", "model.safetensors.index.json"} if sharded else {"model.safetensors"}
+    align_checkpoints(*paths, net=residual, merge=0.5).write(tmp_path / "out")
+    for name, configuration in (("run2", 1), ("run3", 2), ("merged", 0)):
+        files = {path.name: path for path in (tmp_path / "out" / name).iterdir()}
+        assert set(files) == {"config.json"} | weight_files
+        assert files["config.json"].read_bytes() == configurations[configuration]
+    balance_checkpoint(paths[1], net=residual).write(tmp_path / "balanced")
+    (written,) = (tmp_path / "balanced").rglob("config.json")
+    assert written.read_bytes() == configurations[1]
+    assert {path.name for path in written.parent.iterdir()} >= weight_files
+    # Others' config.json, such as one of timm, is no part of the network.
+    (paths[1] / "config.json").write_text('{"architecture": "ours"}', encoding="utf-8")
+    balance_checkpoint(paths[1], net=residual).write(tmp_path / "other")
+    assert not list((tmp_path / "other").rglob("config.json"))
 
 
 class Drawn(Dataset[Any]):
