@@ -42,7 +42,7 @@ from nfn_monomial.tools.definitions.define import Definition
 from nfn_monomial.tools.files.sealed import read_sealed
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model, model_class
 from nfn_monomial.tools.predictors.quantiles import Quantiles
-from nfn_monomial.tools.predictors.tasks import Column
+from nfn_monomial.tools.predictors.tasks import Column, score_in_words, warning_of_few
 from nfn_monomial.tools.report import Report, Table, panels
 from nfn_monomial.tools.store import code_of
 
@@ -253,11 +253,12 @@ def columns_report(learned: Learned) -> Report:
         for run in learned.runs
     ]
     rows.append({"model": CONSTANT, "chosen": False, **learned.constant, "seconds": 0.0})
+    networks_of = {"validation": sum(map(len, labelled.corpus.val)), "test": sum(map(len, labelled.corpus.test))}
+    few = dict.fromkeys(warning_of_few(count) for count in networks_of.values() if "tau" in names)
     cells = []
     for row in rows:
-        scores = [(row[side] or {}).get(name) for side in ("validation", "test") for name in names]
-        forms = [".4g" if name == "mae" else ".3f" for name in names] * 2
-        numbers = ["-" if score is None else f"{score:{form}}" for score, form in zip(scores, forms, strict=True)]
+        scores = [(name, (row[side] or {}).get(name), count) for side, count in networks_of.items() for name in names]
+        numbers = ["-" if score is None else score_in_words(name, score, count) for name, score, count in scores]
         cells.append((row["model"], *numbers, f"{row['seconds']:.0f}"))
     table = Table(
         f"{column} of {networks} networks",
@@ -267,6 +268,7 @@ def columns_report(learned: Learned) -> Report:
         notes=(
             f"{chosen.settings.model} is the best on the validation networks; only it and the baselines were tested. "
             f"{CONSTANT}: {'the shares of classes' if classes else 'the mean'} of the training networks.",
+            *filter(None, few),
         ),
     )
     answers, truth = learned.answers, accuracies(labelled.corpus.test)

@@ -88,6 +88,7 @@ def _predict(
     prepare_process()
     from nfn_monomial.tools.predictors.answers import PREDICTIONS, Answers
     from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
+    from nfn_monomial.tools.predictors.tasks import score_in_words, warning_of_few
 
     loaded = Predictor.load(predictor or SHIPPED, net, net_args)
     if loaded.task.edits and out is None:
@@ -108,9 +109,12 @@ def _predict(
 
     def print_tables() -> None:
         kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
-        measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
+        count = loaded.tested
+        measured = ", ".join(f"{name} {score_in_words(name, value, count)}" for name, value in kept.items())
         console.print(f"Trained on networks of {loaded.reads}.", soft_wrap=True, highlight=False)
         console.print(f"On test networks of that kind: {measured}.", soft_wrap=True, highlight=False)
+        if count is not None and "tau" in kept and (warning := warning_of_few(count)):
+            console.print(warning, soft_wrap=True, highlight=False)
         for note in answers.notes:
             console.print(note, soft_wrap=True, highlight=False)
         head, rows = answers.rows()

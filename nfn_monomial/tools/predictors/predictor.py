@@ -141,6 +141,14 @@ class Predictor:
                 return {str(name): value for name, value in metrics.items() if isinstance(value, float)}
         return {}
 
+    @property
+    def tested(self) -> int | None:
+        """The number of these networks; None if the file does not say it."""
+        match self.record:
+            case {"networks": {"test": int(count)}}:
+                return count
+        return None
+
     def _match(self, candidate: Candidate) -> Match:
         return match(candidate, self.task.infos, self._any_width, self.reads)
 

@@ -38,9 +38,12 @@ __all__ = [
     "finite",
     "number",
     "read_task",
+    "score_in_words",
+    "warning_of_few",
 ]
 
 FORMAT = 1
+FEW = 30  # networks, of which tau is rough
 MOST_WEIGHTS = 2**24  # of a network that predictors in files read
 MOST_INPUTS = 2**22  # entries of an input, or pixels of an image
 MOST_AXES = 4  # of a parameter on one node: how many equivariant maps there are grows as Bell's numbers of it
@@ -362,6 +365,24 @@ def finite(value: Any) -> float | None:
 def number(value: float | None) -> str:
     """Writes a number for a table."""
     return "not finite" if value is None else f"{value:.3f}"
+
+
+def score_in_words(name: str, value: float, networks: int | None = None) -> str:
+    """Writes a metric of so many networks: Kendall's tau of few with two digits, errors with four."""
+    if name == "mae":
+        return f"{value:.4g}"
+    return f"{value:.2f}" if name == "tau" and networks is not None and networks < FEW else f"{value:.3f}"
+
+
+def warning_of_few(networks: int) -> str:
+    """Says how far Kendall's tau of few networks is from that of many; empty if they are not few.
+
+    Its variance for two rankings that have nothing to do with one another is ``2 (2 n + 5) / (9 n (n - 1))``.
+    """
+    if not 1 < networks < FEW:
+        return ""
+    bound = 1.96 * math.sqrt(2 * (2 * networks + 5) / (9 * networks * (networks - 1)))
+    return f"Tau of {networks} networks is rough: of random answers, 95 % have one from -{bound:.2f} to {bound:.2f}."
 
 
 def read_task(value: Any) -> Task:

@@ -116,11 +116,20 @@ def test_a_second_call_does_what_is_missing_and_nothing_is_replaced_unasked(home
     assert "ranking of accuracy: as asked for" in forced
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["rows"][0]["validation"].keys() == {"tau", "r2", "mae", "selection"}
+    assert len(results["test"]) < 30
+    score = results["rows"][0]["validation"]
+    table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert f"| {score['tau']:.2f} | {score['r2']:.3f} |" in table, "tau of few networks has two digits"
+    warning = f"Tau of {len(results['test'])} networks is rough: of random answers, 95 % have one from -"
+    assert warning in table
+    assert warning in said(
+        "predict", home / "runs" / "run-1", "--predictor", tmp_path / "out" / "predictor.safetensors"
+    )
     assert "%" in said("predict", home / "runs" / "run-1", "--predictor", tmp_path / "out" / "predictor.safetensors")
 
 
 def test_json_and_nothing_else(home: Path) -> None:
-    assert json.loads(invoke(*asked(home, "loss", "--models", "stats", "--json")).output)["column"] == "loss"
+    assert json.loads(invoke(*asked(home, "loss", "--models", "stats", "--json")).stdout)["column"] == "loss"
     assert "los" in train(home, "loss", "--task", "los", code=2)
     assert "unknown model 'x'" in train(home, "loss", "--models", "x", code=2)
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import small_predictors
 import torch
@@ -24,7 +25,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFile
 from nfn_monomial.tools.predictors import SHIPPED, Predictor, models
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.predictors.quantiles import Quantiles
-from nfn_monomial.tools.predictors.tasks import Generalization, read_task
+from nfn_monomial.tools.predictors.tasks import Generalization, read_task, score_in_words, warning_of_few
 
 ZOO = corpus("relu").test[0]
 CNNS, SPACE = stacked(ZOO.networks.tensors), ZOO.info.space
@@ -273,3 +274,15 @@ def test_a_model_of_normal_forms_is_loaded_where_its_networks_are_known(tmp_path
     tested = predict.scores(torch.logit(predictor(CNNS).double()), ZOO.networks.accuracy)
     assert tested == pytest.approx(run.tests[0].metrics, rel=1e-4)
     assert not predictor.reads.endswith("of any width")
+
+
+def test_tau_of_few_networks_is_rough() -> None:
+    """Its spread is that of rankings at random."""
+    assert score_in_words("tau", 0.8161, 29) == "0.82"
+    assert [score_in_words("tau", 0.8161, count) for count in (30, None)] == ["0.816", "0.816"]
+    assert score_in_words("r2", 0.8161, 5) == "0.816"
+    assert warning_of_few(30) == ""
+    orders = np.random.default_rng(0).permuted(np.tile(np.arange(20), (20_000, 1)), axis=1)
+    signs = np.sign(orders[:, :, None] - orders[:, None, :])[:, *np.triu_indices(20, 1)]
+    bound = float(np.quantile(np.abs(signs.mean(1)), 0.95))
+    assert float(warning_of_few(20).rstrip(".").split()[-1]) == pytest.approx(bound, abs=0.015)
