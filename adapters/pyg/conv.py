@@ -293,8 +293,12 @@ class MonomialGate(_StreamLayer):
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
         gate = self.gate
         streams = streams_of("MonomialGate", x, self.channels, self.pairs, gate.hidden, symmetry=symmetry)
-        stacked, killed = (t.movedim(1, 0).unsqueeze(1) for t in (streams, _neutral(streams, symmetry)))
-        new = gated(stacked, killed, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)
+        stacked = streams.movedim(1, 0).unsqueeze(1)
+
+        def kill(charged: Tensor) -> Tensor:
+            return _neutral(charged.squeeze(1).movedim(0, 1), symmetry).movedim(1, 0).unsqueeze(1)
+
+        new = gated(stacked, kill, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)
         return torch.cat([stacked[:-1], *new] if self.last else new).squeeze(1).movedim(0, 1).flatten(1)
 
 
@@ -365,7 +369,7 @@ class MonomialCanonicalize(nn.Module):
         pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
         channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
         streams = streams_of("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
-        return torch.cat([_neutral(streams, symmetry), streams[:, -1:]], 1).flatten(1)
+        return torch.cat([_neutral(streams[:, :-1], symmetry), streams[:, -1:]], 1).flatten(1)
 
 
 def _acts(symmetry: Tensor, streams: int, part: int) -> Tensor:
@@ -375,10 +379,10 @@ def _acts(symmetry: Tensor, streams: int, part: int) -> Tensor:
     return of_pairs.flatten(1) & part > 0
 
 
-def _neutral(streams: Tensor, symmetry: Tensor) -> Tensor:
-    """The charged ones of streams ``(N, 2 K + 1, C)`` with their charge killed, each under its node's own symmetry."""
-    flips, scales = (_acts(symmetry, streams.shape[1], part).unsqueeze(-1) for part in (FLIPS, SCALES))
-    return neutral(streams[:, :-1], flips, scales)
+def _neutral(charged: Tensor, symmetry: Tensor) -> Tensor:
+    """Charged streams ``(N, 2 K, C)`` with their charge killed, each under its node's own symmetry."""
+    flips, scales = (_acts(symmetry, charged.shape[1], part).unsqueeze(-1) for part in (FLIPS, SCALES))
+    return neutral(charged, flips, scales)
 
 
 def layer_groups(graph: Any) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -16,6 +16,9 @@ from torch.nn.modules import module as torch_module
 from nfn_monomial.space.packing import wide
 
 from .incidence import Incidence
+
+KEPT = 2**18
+"""Bytes of an input that is kept for backward even if it can be made again."""
 
 
 class AtEnd(NamedTuple):
@@ -95,6 +98,58 @@ def mixed(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
     flat = x.reshape(x.shape[0], math.prod(x.shape[1:-1]), x.shape[-1])
     out = torch.bmm(flat, matrices) if bias is None else torch.baddbmm(bias.unsqueeze(1), flat, matrices)
     return out.view(*x.shape[:-1], matrices.shape[-1])
+
+
+def mixed_from(
+    x: Tensor, matrices: Tensor, bias: Tensor | None, make: Callable[..., Tensor], *pieces: Tensor
+) -> Tensor:
+    """`mixed` of ``x = make(*pieces)``, of which only the pieces are kept for backward if it is large."""
+    if watched(x) or x.untyped_storage().nbytes() <= KEPT:  # a view keeps all of its storage
+        return mixed(x, matrices, bias)
+    out: Tensor = _MixedFrom.apply(make, x, matrices, bias, *pieces)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _MixedFrom(torch.autograd.Function):
+    """`mixed_from`. Gradients pass through ``x``, to whose pieces its own operators lead."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, make: Callable[..., Tensor], x: Tensor, matrices: Tensor, bias: Tensor | None, *pieces: Tensor
+    ) -> Tensor:
+        ctx.make = make
+        ctx.save_for_backward(matrices, *pieces)
+        return mixed(x, matrices, bias)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
+        matrices, *pieces = ctx.saved_tensors
+        x, rows = ctx.make(*pieces), by.flatten(1, -2)
+        by_x = torch.bmm(rows, matrices.mT).view(x.shape)
+        by_matrices = torch.bmm(x.view(len(x), -1, x.shape[-1]).mT, rows)
+        by_bias = rows.sum(1) if ctx.needs_input_grad[3] else None
+        return None, by_x, by_matrices, by_bias, *[None] * len(pieces)
+
+
+def added_up(x: Tensor, index: Tensor, rows: int) -> Tensor:
+    """The sums of all rows of ``x`` that have one number, ``(rows, ...)``; backward keeps the numbers alone."""
+    if watched(x):
+        return x.new_zeros(rows, *x.shape[1:]).index_add(0, index, x)
+    total: Tensor = _AddedUp.apply(x, index, rows)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _AddedUp(torch.autograd.Function):
+    """`added_up`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return x.new_zeros(rows, *x.shape[1:]).index_add_(0, index, x)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor, None, None]:
+        return by.index_select(0, *ctx.saved_tensors), None, None
 
 
 def scaled(x: Tensor, factor: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ The formulas on an edge and at a neuron, however neurons are laid out, are in `n
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 from .blocked import Size, exchange
 from .canonicalize import neutral
-from .edges import mixed, untouched
+from .edges import mixed, mixed_from, untouched
 from .neurons.buckets import ALL, Neurons
 from .neurons.layers import NeuronLayer
 from .neurons.layout import kinds_of
@@ -102,9 +104,12 @@ class MessagePassing(NeuronLayer):
         modules = zip(self.edges.values(), slices.ends, slices.edges, strict=True)
         # For each kind of edges the matrices of its groups of ends, and those of its buckets.
         of_kinds = [module(of_ends, of_edges) for module, of_ends, of_edges in modules]
-        groups = buckets.rows_at_ends(neurons.rows, 2 if self.last else 3)
-        for i, (group, x) in enumerate(zip(buckets.ends, groups, strict=True)):
-            groups[i] = mixed(x.flatten(0, 1), next(of_kinds[group.kind][0]).flatten(0, 1)).view(x.shape)
+        kinds = 2 if self.last else 3
+        groups = buckets.rows_at_ends(neurons.rows, kinds)
+        for i, (group, index) in enumerate(zip(buckets.ends, buckets.end_rows_of(kinds), strict=True)):
+            x, matrices = groups[i].flatten(0, 1), next(of_kinds[group.kind][0]).flatten(0, 1)
+            out = mixed_from(x, matrices, None, partial(buckets.rows_at, index), neurons.rows)
+            groups[i] = out.view(groups[i].shape)
         scales = None if norm is None or frames is None else norm.edge_scales(neurons, frames)
         edges, sums = list(neurons.edges), []
         for i, (bucket, ends) in enumerate(zip(buckets.edges, buckets.at_edges(groups), strict=True)):
@@ -189,12 +194,12 @@ class GatedActivation(NeuronLayer):
         of_kinds = [gate(nodes) for gate, nodes in zip(self.gates, buckets.slices[self.tied].nodes, strict=True)]
         new = []
         for bucket, streams in zip(buckets.nodes, buckets.streams_of_nodes(x), strict=True):
-            charged = streams[:-1]
-            outputs = gated(streams, neutral(charged, bucket.flips, bucket.scales), *next(of_kinds[bucket.number]))
-            new += [t.flatten(0, 2) for t in ([charged, *outputs] if self.last else outputs)]
+            kill = partial(neutral, flips=bucket.flips, scales=bucket.scales)
+            outputs = gated(streams, kill, *next(of_kinds[bucket.number]))
+            new += [t.flatten(0, 2) for t in ([streams[:-1], *outputs] if self.last else outputs)]
         if self.const is not None:
             const = x[-1:].unsqueeze(0)
-            new += [t.flatten(0, 1) for t in gated(const, const[:0], *next(self.const(ALL)))]
+            new += [t.flatten(0, 1) for t in gated(const, lambda none: none, *next(self.const(ALL)))]
         return Neurons(buckets, neurons.edges, torch.cat(new))
 
 

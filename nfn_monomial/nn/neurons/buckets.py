@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from nfn_monomial.nn.edges import added_up
 from nfn_monomial.nn.incidence import Grid
 from nfn_monomial.space.features import Features
 
@@ -271,11 +272,21 @@ class Buckets:
     def rows_at_ends(self, rows: Tensor, kinds: int = 3) -> list[Tensor]:
         """Rows ``(rows, ...)`` at the ends of edges, for each group ``(sets, kinds, neurons, ...)``: against the edges'
         charge, along it and of invariants; without those along it where there are two kinds."""
-        rows = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]) if self.padded else rows
-        at_ends = rows.index_select(0, self.end_rows if kinds == 3 else self.end_rows_two)
+        at_ends = self.rows_at(self.end_rows if kinds == 3 else self.end_rows_two, rows)
         parts = torch.split(at_ends, [group.sets * kinds * group.neurons for group in self.ends])
         pairs = zip(self.ends, parts, strict=True)
         return [torch.unflatten(x, 0, (group.sets, kinds, group.neurons)) for group, x in pairs]
+
+    def end_rows_of(self, kinds: int) -> list[Tensor]:
+        """For each group which rows `rows_at_ends` takes, ``(sets x kinds, neurons)``."""
+        index = self.end_rows if kinds == 3 else self.end_rows_two
+        parts = torch.split(index, [group.sets * kinds * group.neurons for group in self.ends])
+        return [part.view(-1, group.neurons) for group, part in zip(self.ends, parts, strict=True)]
+
+    def rows_at(self, index: Tensor, rows: Tensor) -> Tensor:
+        """Rows of these numbers, ``(*index, ...)``; the number past the last is that of zeros."""
+        rows = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]) if self.padded else rows
+        return rows.index_select(0, index.flatten()).view(*index.shape, *rows.shape[1:])
 
     def at_edges(self, groups: Sequence[Tensor]) -> list[list[Tensor]]:
         """Groups as `rows_at_ends` returns them -> for each bucket of edges and end ``(S, kinds, *neurons, ...)``."""
@@ -294,7 +305,7 @@ class Buckets:
             sums: for each bucket of edges and each end those of messages, then means, ``(S x neurons, B, C)``.
         """
         at_ends = torch.cat(sums) if sums else rows[:0]
-        total = at_ends.new_zeros(self.sums, *rows.shape[1:]).index_add(0, self.sum_rows, at_ends)
+        total = added_up(at_ends, self.sum_rows, self.sums)
         pairs = zip(self.nodes, torch.split(total, [bucket.sums for bucket in self.nodes]), strict=True)
         return [torch.unflatten(x, 0, (b.kind.summed + 2, len(b.nodes), b.neurons)) for b, x in pairs]
 

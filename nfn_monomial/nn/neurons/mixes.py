@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from nfn_monomial.nn.edges import Matrices, mixed
+from nfn_monomial.nn.edges import Matrices, mixed, mixed_from
 
 from .layout import NodeKind
 
@@ -147,11 +148,11 @@ def updated(
         return [mixed(torch.cat(means, -1), inv, bias).unsqueeze(0)]
     counts = [nodes * kind.summed, nodes * 2 * pairs, nodes * len(kind.transports)]
     of_sums, of_factors, of_transports = torch.split(mixes, counts)
-    products: tuple[Tensor, ...] = ()
+    pieces = means
     if pairs:
         factors = mixed(streams[: 2 * pairs].flatten(0, 1), of_factors).view(2, pairs, *streams.shape[1:])
-        products = torch.mul(*factors.unbind(0)).unbind(0)
-    new_inv = mixed(torch.cat([*means, *products], -1), inv, bias).unsqueeze(0)
+        pieces = [*means, factors]
+    new_inv = mixed_from(_joined(*pieces), inv, bias, _joined, *pieces).unsqueeze(0)
     updates = mixed(messages.flatten(0, 1), of_sums).view(messages.shape) if kind.summed else messages
     if transports is not None:
         parameters, sources, targets = transports.unbind(0)
@@ -162,6 +163,12 @@ def updated(
         charged, to_inv = torch.split(updates, [kind.summed - 1, 1])
         return [charged, to_inv + new_inv]
     return [updates, new_inv]
+
+
+def _joined(into: Tensor, out_of: Tensor, factors: Tensor | None = None) -> Tensor:
+    """The inputs of new invariants: means over edges in and out, and products of factors ``(2, pairs, V, ...)``."""
+    products = () if factors is None else torch.mul(*factors.unbind(0)).unbind(0)
+    return torch.cat([into, out_of, *products], -1)
 
 
 class NeuronGate(Stacked):
@@ -204,23 +211,33 @@ class NeuronGate(Stacked):
 
 
 def gated(
-    streams: Tensor, neutral: Tensor, hidden: Tensor, hidden_bias: Tensor, out: Tensor, out_bias: Tensor
+    streams: Tensor,
+    kill: Callable[[Tensor], Tensor],
+    hidden: Tensor,
+    hidden_bias: Tensor,
+    out: Tensor,
+    out_bias: Tensor,
 ) -> list[Tensor]:
     """`NeuronGate` of ``V`` nodes: the charged streams ``(streams - 1, V, ..., C)``, if gates are there, then ``inv``.
 
     Args:
         streams: ``(streams, V, ..., C)``.
-        neutral: the charged ones with their charge killed, see `degree_zero`.
+        kill: returns the charged ones with their charge killed, see `degree_zero`.
         hidden: ``(V, streams C, 2 C)``.
         hidden_bias: ``(V, 2 C)``.
         out: ``(V, 2 C, streams C)`` or ``(V, 2 C, C)``.
         out_bias: ``(V, streams C)`` or ``(V, C)``.
     """
     channels = streams.shape[-1]
-    charged, inv = torch.split(streams, [len(neutral), 1])
-    features = silu(mixed(torch.cat([*neutral.unbind(0), inv.squeeze(0)], -1), hidden, hidden_bias))
-    new = mixed(features, out, out_bias)
+    charged = streams[:-1]
+    features = mixed_from(_killed(kill, streams), hidden, hidden_bias, partial(_killed, kill), streams)
+    new = mixed_from(silu(features), out, out_bias, silu, features)
     if out.shape[-1] == channels:
         return [new.unsqueeze(0)]
     gates, new = torch.split(new, [new.shape[-1] - channels, channels], -1)
     return [charged * torch.unflatten(gates, -1, (-1, channels)).movedim(-2, 0), new.unsqueeze(0)]
+
+
+def _killed(kill: Callable[[Tensor], Tensor], streams: Tensor) -> Tensor:
+    """All streams without their charges, side by side."""
+    return torch.cat([*kill(streams[:-1]).unbind(0), streams[-1]], -1)

@@ -17,7 +17,8 @@ from nfn_monomial import (
     Symmetry,
     WeightSpace,
 )
-from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout, neuron_layout
+from nfn_monomial.models import MessagePassingNFN
+from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout, edges, neuron_layout
 from nfn_monomial.nn.neurons.layout import kinds_of
 from nfn_monomial.running import relative_error
 from nfn_monomial.testing import assert_equivariant, random_element, random_networks
@@ -25,6 +26,46 @@ from nfn_monomial.testing import assert_equivariant, random_element, random_netw
 any_networks = all_spaces()
 channels = st.integers(1, 3)
 seeds = st.integers(0, 10**6)
+
+
+@given(any_networks, channels, st.booleans(), seeds)
+def test_inputs_that_backward_makes_again_are_those_of_before(space, width, last, seed):
+    """Values, gradients, and gradients of gradients, whether inputs of products are kept or made again."""
+    torch.manual_seed(seed)
+    block = MessageBlock(space, width, last=last).double()
+    x = random_neurons(space, width, 2, seed).map(lambda t: t.requires_grad_())
+    results = []
+    for kept in (2**40, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(edges, "KEPT", kept)
+            inputs = [*x.tensors, *block.parameters()]
+            loss = sum(t.square().sum() for t in block(x).tensors)
+            first = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True, materialize_grads=True)
+            again = sum(t.square().sum() for t in first)
+            second = torch.autograd.grad(again, inputs, allow_unused=True, materialize_grads=True)
+            results.append([loss, *first, *second])
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9 * (1 + float(two.detach().abs().max())))
+
+
+def test_large_inputs_of_products_are_not_kept_for_backward(monkeypatch):
+    """Those of neurons, a third of what message passing keeps on few edges."""
+    space = WeightSpace.mlp([2, 8, 8, 1], "sin")
+    model, networks = MessagePassingNFN(space, 16, 2), random_networks(space, 32, dtype=torch.float32)
+    networks, sizes = model.prepare(networks), []
+    for kept in (2**40, 0):
+        monkeypatch.setattr(edges, "KEPT", kept)
+        storages = {}
+
+        def pack(t, storages=storages):
+            storage = t.untyped_storage()
+            storages[storage.data_ptr()] = storage  # held, so that no other one is at its place
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            model(networks)
+        sizes.append(sum(storage.nbytes() for storage in storages.values()))
+    assert sizes[1] < 0.8 * sizes[0]
 
 
 @given(any_networks, channels, st.booleans(), st.booleans(), seeds)
