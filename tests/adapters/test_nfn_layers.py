@@ -185,7 +185,7 @@ def test_kaiming_normal_doubles_the_variance_and_starts_biases_at_0():
     before = copy.deepcopy(kaiming.state_dict())
     torch.manual_seed(1)
     kaiming.core.reset_parameters()
-    assert all(t.var() > 0.9 * before[name].var() for name, t in kaiming.state_dict().items() if "mix" in name)
+    assert all(t.var() > 0.7 * before[name].var() for name, t in kaiming.state_dict().items() if "mix" in name)
 
 
 # -- what nfn's own layers give ----------------------------------------------------------------------------------------
