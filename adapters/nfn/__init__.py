@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from nfn_monomial.doors import lazy
 
 if TYPE_CHECKING:
+    from .balanced import MonomialBalance, MonomialLayerNorm
     from .features import from_tensors, to_tensors
     from .layers import (
         MonomialActivation,
-        MonomialBalance,
         MonomialCanonicalize,
         MonomialChannelLinear,
-        MonomialLayerNorm,
         MonomialLinear,
     )
     from .messages import MonomialMessagePassing, MonomialProbes
@@ -30,13 +29,12 @@ else:
     lazy(
         __name__,
         {
+            "balanced": ["MonomialBalance", "MonomialLayerNorm"],
             "features": ["from_tensors", "to_tensors"],
             "layers": [
                 "MonomialActivation",
-                "MonomialBalance",
                 "MonomialCanonicalize",
                 "MonomialChannelLinear",
-                "MonomialLayerNorm",
                 "MonomialLinear",
             ],
             "messages": ["MonomialMessagePassing", "MonomialProbes"],

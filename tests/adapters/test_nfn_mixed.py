@@ -113,7 +113,7 @@ def test_where_a_layer_of_nfn_may_stand(name, place):
         assert_kept(layer, space, inputs=x)
         assert isinstance(MonomialStack(SPEC, front, layer), MonomialStack)
     else:
-        with pytest.raises(AssertionError, match="not (in|equi)variant"):
+        with pytest.raises(AssertionError, match=r"not (in|equi)variant"):
             assert_kept(layer, space, inputs=x)
         with pytest.raises(ValueError, match=r"of the MonomialStack breaks (scalings|permutations of inputs)"):
             MonomialStack(SPEC, front, layer)
@@ -245,5 +245,5 @@ def test_checks_take_nfns_features(fn):
         rest = [MonomialCanonicalize(spec_of(SIREN), 2, symmetry="sin").double(), MonomialPool(spec_of(SIREN))]
         layer, wrong = nn.Sequential(layer, *rest), nn.Sequential(wrong, *rest)
     fn(layer, SIREN, inputs=x)
-    with pytest.raises(AssertionError, match="not (in|equi)variant"):
+    with pytest.raises(AssertionError, match=r"not (in|equi)variant"):
         fn(wrong, SIREN, inputs=x)
