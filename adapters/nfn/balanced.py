@@ -12,6 +12,7 @@ from nfn_monomial.canonical.balance import Balance, rescaling
 from nfn_monomial.checks import AtLeastZero, Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.sizes import over_size
+from nfn_monomial.nn.steps import Layer
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.geometry import SymmetryLike
 from nfn_monomial.space.weight_space import WeightSpace
@@ -101,7 +102,7 @@ class MonomialLayerNorm(MonomialLayer):
         self.channels = channels
 
 
-class _ChannelNorm(nn.Module):
+class _ChannelNorm(Layer):
     """Layer norm over channels and kernel positions of every entry, or of all at once where scales act.
 
     Attributes:
@@ -148,8 +149,13 @@ class _ChannelNorm(nn.Module):
             assert by is not None, "scales act on this tensor"
             return (x * by.view(-1, *[1] * (x.ndim - 1))).to(x.dtype) * gamma
         dims = (1, *range(4, x.ndim))
-        deviation = x - x.mean(dims, keepdim=True)
-        y = deviation / (x.std(dims, keepdim=True) + self.eps) * gamma
+        centred = x - x.mean(dims, keepdim=True)
+        # The standard deviation, without torch's warning of empty batches.
+        std = torch.linalg.vector_norm(centred, dim=dims, keepdim=True) / (gamma.numel() - 1) ** 0.5
+        y: Tensor = centred / (std + self.eps) * gamma
         if key in self.beta:
             y = y + self.beta[key]
         return y
+
+    def extra_repr(self) -> str:
+        return f"{self.space}, {self.channels}, eps={self.eps}"

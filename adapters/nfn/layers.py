@@ -120,11 +120,10 @@ class _Embedded(nn.Module):
     def __init__(self, space: WeightSpace, linear: EquivariantLinear) -> None:
         super().__init__()
         self.space, self.linear = space, linear
-        shapes, channels = (
-            {name: space.shape_of(name, known_sizes(space)) for name in space.parameters},
-            linear.in_channels,
-        )
-        self.first, *_, self.last = [name for name in shapes if name.startswith("weight")] * 2
+        sizes, channels = known_sizes(space), linear.in_channels
+        shapes = {name: space.shape_of(name, sizes) for name in space.parameters}
+        weights = [name for name in shapes if name.startswith("weight")]
+        self.first, self.last = weights[0], weights[-1]
         self.last_bias = self.last.replace("weight", "bias")
         (_, inputs, *kernel), (outputs, _, *last_kernel) = shapes[self.first], shapes[self.last]
         self.in_embed = nn.Parameter(torch.empty(channels, 1, inputs, *kernel))

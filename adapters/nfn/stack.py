@@ -38,7 +38,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry, symmetry_of
 from nfn_monomial.testing import assert_invariant, random_networks
 
-from .features import from_tensors, packed, unpacked
+from .features import from_tensors, packed, to_tensors, unpacked
 from .layers import MonomialLayer
 from .pools import MonomialPool, MonomialStatistics, spec_shapes
 
@@ -176,6 +176,11 @@ class MonomialStack(nn.Module):
                     f"{name} was built for another spec, {spec_shapes(given)}; the stack's is "
                     f"{spec_shapes(network_spec)}"
                 )
+            ours = isinstance(layer, MonomialLayer | MonomialStatistics | MonomialPool)
+            if not ours and None in network_spec.bias_spec:
+                raise InvalidValueError(
+                    f"{name} is a layer of nfn, which takes no networks without some of their biases"
+                )
             self._before.append(after)
             after = space_after(layer, after, name)
         self.out_space = after
@@ -211,8 +216,8 @@ def check_invariant(
     """Check that no symmetry of the networks changes the output of a pipeline, whoever wrote its layers.
 
     A pipeline of `MonomialLinear` without a `MonomialCanonicalize` is equivariant, not invariant; and a layer that is
-    legal as long as a bias is 0 breaks a symmetry once it is trained. So a copy of the pipeline is tested, in eval
-    mode, whose parameters are moved a little at random.
+    legal as long as a bias is 0 breaks a symmetry once it is trained. So a copy of the pipeline is tested, on the
+    CPU and in eval mode, whose parameters are moved a little at random.
 
     Args:
         pipeline: a module, or any function, of nfn's ``WeightSpaceFeatures`` to a tensor ``(B, ...)``.
@@ -247,24 +252,49 @@ def check_invariant(
     if isinstance(pipeline, nn.Module):
         pipeline = _trained_a_little(pipeline, generator)
     if inputs is None:
-        like = next((p for m in modules for p in m.parameters()), torch.empty(0))
-        networks = random_networks(space, batch, channels, dtype=like.dtype, generator=generator)
-        inputs = from_tensors({name: x.to(like.device) for name, x in networks.items()})
+        dtype = next((p.dtype for module in modules for p in module.parameters()), torch.get_default_dtype())
+        networks = random_networks(space, batch, channels, dtype=dtype, generator=generator)
+    else:
+        networks = {name: x.detach().cpu() for name, x in to_tensors(inputs).items()}
+    inputs = from_tensors(networks)
     with torch.no_grad():
         output = pipeline(inputs)
         if not isinstance(output, Tensor):
             raise InvalidTypeError(
                 f"check_invariant: the pipeline returns {type(output).__name__}, not a tensor: put a pool at its end"
             )
-        try:
-            assert_invariant(pipeline, space, inputs=inputs, trials=trials, rtol=rtol, seed=seed)
-        except AssertionError as error:
-            raise AssertionError(f"{error}{_first_that_breaks(modules, space)}") from None
+        if change := _change(pipeline, space, inputs, trials, rtol, seed):
+            permuted = space.restricted(Symmetry.PERMUTATION)
+            reason = _first_that_breaks(modules, space)
+            if reason is None and _change(pipeline, permuted, inputs, trials, rtol, seed):
+                reason = "Permutations of neurons alone change it"
+            left = (
+                "Permutations alone do not change it, so scales or signs are left: put a MonomialCanonicalize before "
+            )
+            raise AssertionError(f"{change}. {reason or left + 'the pool'}")
+
+
+def _change(
+    pipeline: Callable[[Any], Tensor],
+    space: WeightSpace,
+    inputs: WeightSpaceFeatures,
+    trials: int,
+    rtol: float | None,
+    seed: int,
+) -> str | None:
+    """The error of `assert_invariant` where the output changes, None where it does not."""
+    try:
+        assert_invariant(pipeline, space, inputs=inputs, trials=trials, rtol=rtol, seed=seed)
+    except AssertionError as error:
+        if not str(error).startswith("not invariant"):
+            raise
+        return str(error)
+    return None
 
 
 def _trained_a_little(pipeline: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A copy in eval mode whose parameters differ by a tenth of their size, so that none is 0."""
-    moved = copy.deepcopy(pipeline).eval()
+    """A copy on the CPU, in eval mode, whose parameters differ by a tenth of their size, so that none is 0."""
+    moved = copy.deepcopy(pipeline).cpu().eval()
     with torch.no_grad():
         for p in moved.parameters():
             size = p.square().mean().sqrt()
@@ -273,8 +303,8 @@ def _trained_a_little(pipeline: nn.Module, generator: torch.Generator) -> nn.Mod
     return moved
 
 
-def _first_that_breaks(modules: Sequence[nn.Module], space: WeightSpace) -> str:
-    """The first layer of an ``nn.Sequential`` that breaks a symmetry, as a sentence; nothing where none is known to."""
+def _first_that_breaks(modules: Sequence[nn.Module], space: WeightSpace) -> str | None:
+    """The first layer of an ``nn.Sequential`` that breaks a symmetry, as a sentence; None where none is known to."""
     after: WeightSpace | None = space
     layers = modules[0].named_children() if modules and isinstance(modules[0], nn.Sequential) else ()
     for key, layer in layers:
@@ -283,7 +313,7 @@ def _first_that_breaks(modules: Sequence[nn.Module], space: WeightSpace) -> str:
         try:
             after = space_after(layer, after, f"layer {key} ({type(layer).__name__})")
         except InvalidValueError as error:
-            return f". {error}"
+            return str(error)
         except InvalidTypeError:
             break
-    return ". Scalings and sign flips end at a MonomialCanonicalize or MonomialBalance, and at nothing else"
+    return None

@@ -158,6 +158,14 @@ def test_statistics_need_no_canonical_form_and_return_a_tensor():
         MonomialStack(SPEC, *layers, MonomialPool(SPEC))
 
 
+def test_layers_of_nfn_are_refused_where_biases_are_missing():
+    spec = spec_of(WeightSpace.mlp(SIZES, "relu", [True, False, True]))
+    layers = [MonomialLinear(spec, 1, 2, symmetry="relu"), MonomialCanonicalize(spec, 2, symmetry="relu")]
+    assert isinstance(MonomialStack(spec, *layers, MonomialPool(spec)), MonomialStack)
+    with pytest.raises(ValueError, match=r"layer 2 \(LearnedScale\) .* takes no networks without some of their biases"):
+        MonomialStack(spec, *layers, LearnedScale(spec, 1.0))
+
+
 @pytest.mark.parametrize(
     ("block", "message"),
     [
@@ -230,8 +238,14 @@ def test_a_pipeline_of_nfn_alone_is_told_what_it_lacks():
 
 def test_any_function_is_a_pipeline():
     check_invariant(lambda x: x.biases[-1].exp(), SPEC, symmetry=["relu", "sin"])
-    with pytest.raises(AssertionError, match="not invariant"):
+    with pytest.raises(
+        AssertionError, match=r"not invariant .* so scales or signs are left: put a MonomialCanonicalize"
+    ):
         check_invariant(lambda x: x.weights[0].mean((2, 3)), SPEC, symmetry="relu")
+    with pytest.raises(AssertionError, match=r"not invariant .* Permutations of neurons alone change it"):
+        check_invariant(lambda x: x.weights[0][:, :, 0].sign(), SPEC, symmetry="relu")
+    with pytest.raises(AssertionError, match=r"invariance of a constant proves nothing$"):
+        check_invariant(lambda x: 0 * x.biases[-1], SPEC, symmetry="relu")
     with pytest.raises(TypeError, match="returns WeightSpaceFeatures, not a tensor: put a pool at its end"):
         check_invariant(MonomialLinear(SPEC, 1, 1, symmetry="relu"), SPEC)
 
