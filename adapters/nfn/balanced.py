@@ -15,6 +15,7 @@ from nfn_monomial.nn.sizes import over_size
 from nfn_monomial.nn.steps import Layer
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.geometry import SymmetryLike
+from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
@@ -134,10 +135,11 @@ class _ChannelNorm(Layer):
         scaled = [felt.scales for felt in self.space.layout.felt]
         by = None
         if any(scaled):
-            balanced = rescaling(self.space, features, signs=False).act(features.map(torch.Tensor.double))
+            # Their norm is least there, so the element has no gradient to add: `over_size` is differentiated exactly.
+            balanced = rescaling(self.space, features, signs=False).act(features.map(wide))
             fields = zip(balanced.tensors, scaled, strict=True)
             entries = torch.cat([x.flatten(1) for x, scales in fields if scales], 1)
-            by = over_size(entries, (1,), entries.new_tensor(entries.shape[1]).sqrt())
+            by = over_size(entries, (1,), entries.new_tensor(entries.shape[1], dtype=torch.float64).sqrt())
         tensors = {name: self.normed(name, x, by) for name, x in self.space.unpack(features).items()}
         return self.space.pack(tensors, check_finite=False)
 

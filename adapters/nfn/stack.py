@@ -74,6 +74,11 @@ WAY_OUT = {
 }
 
 
+SCALES_ARE_LEFT = (
+    "Permutations alone do not change it, so scales or signs are left: put a MonomialCanonicalize before the pool"
+)
+
+
 def kept_by(layer: nn.Module, space: WeightSpace) -> tuple[str, ...]:
     """What a layer of nfn keeps of the symmetries of features, beside permutations of hidden neurons.
 
@@ -81,13 +86,12 @@ def kept_by(layer: nn.Module, space: WeightSpace) -> tuple[str, ...]:
         TypeError: for a layer of which that is not known.
         ValueError: for a ``TupleOp`` of a function of which it is not known.
     """
-    if isinstance(layer, TupleOp) and isinstance(layer.op, ChannelLinear):
-        return (CHARGES, IO) if layer.op.linear.bias is None else (IO,)
-    if isinstance(layer, TupleOp) and not isinstance(layer.op, nn.Dropout):
-        allowed = symmetry_of(layer.op)
-        return (CHARGES, IO) if all(felt <= allowed for felt in space.layout.felt) else (IO,)
     if isinstance(layer, TupleOp):
-        return (CHARGES, IO)
+        if isinstance(layer.op, ChannelLinear):
+            legal = layer.op.linear.bias is None
+        else:
+            legal = isinstance(layer.op, nn.Dropout) or all(f <= symmetry_of(layer.op) for f in space.layout.felt)
+        return (CHARGES, IO) if legal else (IO,)
     if isinstance(layer, MonomialPool):
         return (IO,) if layer.io_symmetry.permutes else ()
     if isinstance(layer, NPLinear) and layer.io_embed:
@@ -95,8 +99,8 @@ def kept_by(layer: nn.Module, space: WeightSpace) -> tuple[str, ...]:
     if type(layer) in KEPT:
         return KEPT[type(layer)]
     raise InvalidTypeError(
-        "cannot be stacked, because it is not known which symmetries it keeps: put it before or behind the stack, and "
-        "check_invariant says whether the whole keeps them"
+        "it cannot be stacked, because it is not known which symmetries it keeps. Put it before or behind the stack, "
+        "and check_invariant says whether the whole keeps them; of an activation make a MonomialActivation"
     )
 
 
@@ -128,7 +132,7 @@ def space_after(layer: nn.Module, space: WeightSpace, name: str) -> WeightSpace 
     try:
         kept = kept_by(layer, space)
     except MonomialError as error:
-        raise type(error)(f"{name} {error}") from None
+        raise type(error)(f"{name}: {error}") from None
     ends = [node.permutes for node in (space.nodes["x"], space.nodes["y"])]
     for symmetry, acts in ((CHARGES, space.layout.charged), (IO, any(ends))):
         if acts and symmetry not in kept:
@@ -263,15 +267,13 @@ def check_invariant(
             raise InvalidTypeError(
                 f"check_invariant: the pipeline returns {type(output).__name__}, not a tensor: put a pool at its end"
             )
-        if change := _change(pipeline, space, inputs, trials, rtol, seed):
-            permuted = space.restricted(Symmetry.PERMUTATION)
-            reason = _first_that_breaks(modules, space)
-            if reason is None and _change(pipeline, permuted, inputs, trials, rtol, seed):
-                reason = "Permutations of neurons alone change it"
-            left = (
-                "Permutations alone do not change it, so scales or signs are left: put a MonomialCanonicalize before "
-            )
-            raise AssertionError(f"{change}. {reason or left + 'the pool'}")
+        change = _change(pipeline, space, inputs, trials, rtol, seed)
+        if change is None:
+            return
+        reason = _first_that_breaks(modules, space)
+        if reason is None and _change(pipeline, space.restricted("permutation"), inputs, trials, rtol, seed):
+            reason = "Permutations of neurons alone change it"
+        raise AssertionError(f"{change}. {reason or SCALES_ARE_LEFT}")
 
 
 def _change(

@@ -294,10 +294,10 @@ REFUSED = {
     r"layer 1 \(MonomialPool\) .* breaks scalings and .* put a MonomialCanonicalize in front": lambda: MonomialStack(
         SPEC, LINEAR, POOL
     ),
-    r"layer 1 \(TupleOp\) of the MonomialStack unknown activation": lambda: MonomialStack(
+    r"layer 1 \(TupleOp\) of the MonomialStack: unknown activation": lambda: MonomialStack(
         SPEC, LINEAR, TupleOp(lambda x: x)
     ),
-    r"layer 1 \(Tanh\) of the MonomialStack cannot be stacked.*check_invariant": lambda: MonomialStack(
+    r"layer 1 \(Tanh\) of the MonomialStack: it cannot be stacked.*check_invariant": lambda: MonomialStack(
         SPEC, LINEAR, nn.Tanh()
     ),
     r"layer 1 \(MonomialLinear\) .* cannot come behind MonomialPool": lambda: MonomialStack(
