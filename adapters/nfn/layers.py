@@ -71,7 +71,7 @@ class MonomialLinear(MonomialLayer):
         io_symmetry: of input and output neurons, FIXED as in HNP by default.
 
     Raises:
-        ValueError: for ``io_embed`` with an ``io_symmetry`` but FIXED, because embeddings break it.
+        ValueError: for ``io_embed`` with an ``io_symmetry`` other than FIXED, because embeddings break it.
 
     >>> from nfn.common import ArraySpec, NetworkSpec
     >>> spec = NetworkSpec([ArraySpec((-1, 2)), ArraySpec((1, -1))], [ArraySpec((-1,)), ArraySpec((1,))])
@@ -196,12 +196,13 @@ class MonomialActivation(MonomialLayer):
             core = PointwiseActivation(space, fn)
         except InvalidValueError as error:
             felt = space.layout.felt
-            if any(a.scales for a in felt) or not any(a.flips for a in felt) or parity_of(fn).sign != 0:
+            if not any(acting.flips for acting in felt) or parity_of(fn).sign != 0:
                 raise
+            kind = "norm" if any(acting.scales for acting in felt) else "abs"
             raise InvalidValueError(
-                f"{error}. It is even, so that signs end there: write MonomialCanonicalize(network_spec, channels, "
-                "symmetry=..., kind='abs', learnable=False) for the sizes of features, and all layers after it, this "
-                "one too, with symmetry='permutation'"
+                f"{error}. It is even, so that signs would end there. To end them, write "
+                f'MonomialCanonicalize(kind="{kind}", learnable=False), with the spec, the channels and the symmetry; '
+                "all layers after it, this one too, have symmetry='permutation'"
             ) from error
         super().__init__(network_spec, core)
 

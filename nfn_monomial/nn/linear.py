@@ -111,7 +111,7 @@ class EquivariantLinear(Layer):
         """Uniform weights of variance 1 / (total fan-in of the output field), biases as in ``nn.Linear``.
 
         All blocks that add into one output field share its fan-in, so its variance at initialisation is that of
-        its inputs.
+        its inputs. With ``init_type="kaiming_normal"`` it is twice that.
 
         Raises:
             ValueError: if parameters are sharded: their rows, which are drawn one block after another, are copies.
