@@ -7,8 +7,8 @@ that float64 holds correct layers to rounding error whatever the scales.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,18 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.running import answers, largest_change, relative_error
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout
+from nfn_monomial.space.geometry import layer_tensors
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
+
+
+@runtime_checkable
+class LayerFeatures(Protocol):
+    """Features of a chain of layers as the ``nfn`` package holds them: its ``WeightSpaceFeatures``."""
+
+    weights: Sequence[Tensor]
+    biases: Sequence[Tensor | None]
+
 
 _RTOL = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
@@ -59,7 +69,7 @@ def assert_equivariant(
     layer: Callable[[Any], Any],
     space: WeightSpace,
     *,
-    inputs: Features | Mapping[str, Tensor] | None = None,
+    inputs: Features | Mapping[str, Tensor] | LayerFeatures | None = None,
     out_space: WeightSpace | None = None,
     channels: Count | None = None,
     batch: Size = 3,
@@ -70,7 +80,8 @@ def assert_equivariant(
     """Assert that ``layer(g x) = g layer(x)`` for random g of the space's group.
 
     Args:
-        layer: maps `Features` (or a mapping of named tensors, if ``inputs`` is one) to the same kind of thing.
+        layer: maps `Features` (or a mapping of named tensors, or nfn's ``WeightSpaceFeatures``, if ``inputs`` is one)
+            to the same kind of thing.
         space: whose group acts, on input and output.
         inputs: what to try it on; random features of the layer's input layout by default.
         out_space: the space of the output's names, if the layer returns named tensors of another one, such as
@@ -86,6 +97,7 @@ def assert_equivariant(
         ValueError: if ``trials`` is less than 1.
     """
     generator = torch.Generator().manual_seed(seed)
+    layer, inputs = _of_tensors(layer, inputs)
     x: Any = _random_inputs(layer, space, channels, batch, generator) if inputs is None else inputs
     plain = layer(x)
     expected = _named(plain, space)
@@ -108,7 +120,7 @@ def assert_invariant(
     fn: Callable[[Any], Tensor],
     space: WeightSpace,
     *,
-    inputs: Features | Mapping[str, Tensor] | None = None,
+    inputs: Features | Mapping[str, Tensor] | LayerFeatures | None = None,
     channels: Count | None = None,
     batch: Size = 4,
     trials: Count = 3,
@@ -118,7 +130,8 @@ def assert_invariant(
     """Assert that ``fn(g x) = fn(x)`` for random g; errors are measured against the spread of fn over networks.
 
     Args:
-        fn: maps features (or named tensors, if ``inputs`` is a mapping) to a tensor ``(B, ...)``.
+        fn: maps features (or named tensors, or nfn's ``WeightSpaceFeatures``, if ``inputs`` is of that kind) to a
+            tensor ``(B, ...)``.
         space: whose group acts.
         inputs: at least two networks; random ones by default.
         channels: see `assert_equivariant`, as are ``batch``, ``trials`` and ``seed``.
@@ -129,13 +142,14 @@ def assert_invariant(
         ValueError: if ``trials`` is less than 1.
     """
     generator = torch.Generator().manual_seed(seed)
+    fn, inputs = _of_tensors(fn, inputs)
     x: Any = _random_inputs(fn, space, channels, batch, generator) if inputs is None else inputs
     expected = fn(x).detach()
     spread = spread_of(expected)
 
     def errors() -> dict[str, float]:
         g = random_element(space, len(expected), sizes=_seen_sizes(x, space), generator=generator)
-        return {"output": relative_error(fn(g.act(x)), expected, spread)}
+        return {"output": relative_error(fn(g.act(x)).detach(), expected, spread)}
 
     what = f"not invariant under the group of {space}: f(g x) differs from f(x)"
     require_small(errors, trials, rtol, expected.dtype, what)
@@ -228,6 +242,23 @@ def spread_of(outputs: Tensor) -> Tensor:
 
 def _sizes(space: WeightSpace, sizes: Mapping[str, int] | None) -> dict[str, int]:
     return {name: size or 4 for name, size in space.declared(sizes).items()}
+
+
+def _of_tensors(
+    fn: Callable[[Any], Any], inputs: Features | Mapping[str, Tensor] | LayerFeatures | None
+) -> tuple[Callable[[Any], Any], Features | Mapping[str, Tensor] | None]:
+    """A function of nfn's features as one of named tensors, and its inputs likewise; others as they are."""
+    if inputs is None or isinstance(inputs, Features | Mapping):
+        return fn, inputs
+    kind: Any = type(inputs)
+    depth = len(inputs.weights)
+
+    def on_tensors(tensors: Mapping[str, Tensor]) -> Any:
+        weights = tuple(tensors[f"weight.{i}"] for i in range(depth))
+        output = fn(kind(weights, tuple(tensors.get(f"bias.{i}") for i in range(depth))))
+        return layer_tensors(output) if isinstance(output, kind) else output
+
+    return on_tensors, layer_tensors(inputs)
 
 
 def _seen_sizes(x: Features | Mapping[str, Tensor], space: WeightSpace) -> dict[str, int]:

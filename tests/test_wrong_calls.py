@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 from every_layer import LAYERS, ON_VALUES
+from nfn.layers import LearnedScale
 from nfn_networks import spec_of
 from torch import nn
 
@@ -240,7 +241,15 @@ FORWARDS = {name: make(RELU) for name, make in (LAYERS | ON_VALUES).items()} | {
     "Augment": Augment(SINE),
     "ProbeFeatures": nm.ProbeFeatures(NET, 2),
     "nfn.MonomialLinear": nfn.MonomialLinear(spec_of(RELU), 1, 1, symmetry="relu"),
+    "nfn.MonomialLinear, embedded": nfn.MonomialLinear(spec_of(RELU), 1, 1, io_embed=True, symmetry="relu"),
+    "nfn.MonomialLayerNorm": nfn.MonomialLayerNorm(spec_of(RELU), 2, symmetry="relu"),
+    "nfn.MonomialChannelLinear": nfn.MonomialChannelLinear(spec_of(RELU), 1, 2, symmetry="relu"),
+    "nfn.MonomialMessagePassing": nfn.MonomialMessagePassing(spec_of(RELU), 1, 1, symmetry="relu"),
+    "nfn.MonomialStatistics": nfn.MonomialStatistics(spec_of(RELU), symmetry="relu"),
     "nfn.MonomialPool": nfn.MonomialPool(spec_of(RELU)),
+    "nfn.MonomialStack": nfn.MonomialStack(
+        spec_of(RELU), nfn.MonomialLinear(spec_of(RELU), 1, 1, symmetry="relu"), LearnedScale(spec_of(RELU), 1.0)
+    ),
     "MonomialConv": pyg.MonomialConv(2),
     "MonomialBlock": pyg.MonomialBlock(2),
     "MonomialEmbedding": pyg.MonomialEmbedding(2, (1,), 2, 1),

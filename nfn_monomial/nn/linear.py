@@ -19,7 +19,19 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .steps import Layer, Means, Product, Step, contract, contraction_step, draw, expand, expansion_step, require_sizes
+from .steps import (
+    InitType,
+    Layer,
+    Means,
+    Product,
+    Step,
+    contract,
+    contraction_step,
+    draw,
+    expand,
+    expansion_step,
+    require_sizes,
+)
 
 
 class EquivariantLinear(Layer):
@@ -52,6 +64,8 @@ class EquivariantLinear(Layer):
         in_types: field types (with multiplicities) of the input, if it is not the space's own parameters; or its
             layout, such as that of ``neuron_layout(space)``, whose FIXED axes stay in their places.
         out_types: likewise of the output.
+        init_type: ``"kaiming_normal"`` draws normal weights of twice the variance, and sets biases to 0; see
+            `reset_parameters`.
 
     Raises:
         ValueError: if a channel number is below 1, ``io`` is unknown, or an output field cannot be reached by any
@@ -74,9 +88,10 @@ class EquivariantLinear(Layer):
         bias: bool = True,
         in_types: Types = None,
         out_types: Types = None,
+        init_type: InitType = "pytorch_default",
     ) -> None:
         super().__init__()
-        self.space, self.io = space, io
+        self.space, self.io, self.init_type = space, io, init_type
         self.in_channels, self.out_channels = in_channels, out_channels
         self.in_layout, self.out_layout = space.layout_of(in_types), space.layout_of(out_types)
         self._source, self._target = (space.once(LayoutFolding, t) for t in (self.in_layout, self.out_layout))
@@ -96,7 +111,7 @@ class EquivariantLinear(Layer):
         """Uniform weights of variance 1 / (total fan-in of the output field), biases as in ``nn.Linear``.
 
         All blocks that add into one output field share its fan-in, so its variance at initialisation is that of
-        its inputs.
+        its inputs. With ``init_type="kaiming_normal"`` it is twice that.
 
         Raises:
             ValueError: if parameters are sharded: their rows, which are drawn one block after another, are copies.
@@ -126,9 +141,10 @@ class EquivariantLinear(Layer):
                 if route.sources:
                     mix = self.mix[route.key]
                     assert isinstance(mix, Product | _PositionMix | _EntryMix), "made by _mix"
-                    mix.reset_rows(rows, fan)
+                    mix.reset_rows(rows, fan, self.init_type)
                 if self.bias is not None and not route.rank:
-                    nn.init.uniform_(self.bias[rows], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
+                    bound = 0.0 if self.init_type == "kaiming_normal" else 1 / math.sqrt(fan)
+                    nn.init.uniform_(self.bias[rows], -bound, bound)
 
     def forward(self, features: Features) -> Features:
         """Features of ``in_layout`` with ``in_channels`` -> features of ``out_layout`` with ``out_channels``."""
@@ -231,9 +247,9 @@ class _EntryMix(nn.Module):
         axes = "".join(chr(ord("a") + k) for k in range(rank))
         self._product = f"Z{axes}X,{''.join(axes[k] for k in sizes)}YX->Z{axes}Y"
 
-    def reset_rows(self, rows: slice, fan_in: int) -> None:
+    def reset_rows(self, rows: slice, fan_in: int, init_type: InitType) -> None:
         """Initialise some outputs, which are sums of so many inputs."""
-        draw(self.weight[..., rows, :], 1 / fan_in)
+        draw(self.weight[..., rows, :], 1 / fan_in, init_type)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows ``(B, *axes, in_features)`` -> ``(B, *axes, out_features)``."""
@@ -258,14 +274,14 @@ class _PositionMix(nn.Module):
         """Initialise the inner map."""
         draw(self.down_0, 1 / self.down_0.shape[1])
 
-    def reset_rows(self, rows: slice, fan_in: int) -> None:
+    def reset_rows(self, rows: slice, fan_in: int, init_type: InitType) -> None:
         """Initialise some outputs so that they get the share in_features / fan_in of their field's variance."""
         share = self.down_0.shape[1] / fan_in
         at_rows = [p for p, k in zip(self.position, self.kept, strict=True) if k[1] * self.out_channels == rows.start]
         share /= 1 + len(at_rows)
-        draw(self.up[rows], share / self.up.shape[1])
+        draw(self.up[rows], share / self.up.shape[1], init_type)
         for p in at_rows:
-            draw(p, share / self.in_channels)
+            draw(p, share / self.in_channels, init_type)
 
     def forward(self, x: Tensor) -> Tensor:
         y = nn.functional.linear(nn.functional.linear(x, self.down_0), self.up)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -126,10 +126,16 @@ def expand(y: Tensor, step: Step, sizes: Mapping[str, int]) -> Tensor:
     return y
 
 
-def draw(weight: Tensor, variance: float) -> None:
-    """Uniform numbers of this variance."""
-    bound = math.sqrt(3 * variance)
-    nn.init.uniform_(weight.detach(), -bound, bound)
+InitType: TypeAlias = Literal["pytorch_default", "kaiming_normal"]
+
+
+def draw(weight: Tensor, variance: float, init_type: InitType = "pytorch_default") -> None:
+    """Draws uniform numbers of this variance, or normal ones of twice that, which a ReLU after them halves."""
+    if init_type == "kaiming_normal":
+        nn.init.normal_(weight.detach(), 0.0, math.sqrt(2 * variance))
+    else:
+        bound = math.sqrt(3 * variance)
+        nn.init.uniform_(weight.detach(), -bound, bound)
 
 
 class Layer(nn.Module):
@@ -149,9 +155,9 @@ class Product(nn.Linear):
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features, bias=False)
 
-    def reset_rows(self, rows: slice, fan_in: int) -> None:
+    def reset_rows(self, rows: slice, fan_in: int, init_type: InitType) -> None:
         """Initialise some outputs, which are sums of so many inputs."""
-        draw(self.weight[rows], 1 / fan_in)
+        draw(self.weight[rows], 1 / fan_in, init_type)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows ``(B, ..., in_features)`` -> ``(B, ..., out_features)``."""

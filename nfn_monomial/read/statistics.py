@@ -67,12 +67,16 @@ class InvariantStatistics(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
+        return torch.cat([part.flatten(1) for part in self.parts(networks)], -1)
+
+    def parts(self, networks: Features | Mapping[str, Tensor]) -> list[Tensor]:
+        """Networks -> the statistics of each parameter, then path norms, ``(B, C, n)`` each."""
         networks = packed(self.space, networks)
         tensors = settled(self.space, networks, self.channels, type(self).__name__)
         parts = [_statistics(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))) for x in tensors.values()]
         if self.links:
             parts.append(self._path_norms(tensors, self.space.node_sizes(networks)))
-        return torch.cat([part.flatten(1) for part in parts], -1).to(networks.tensors[0].dtype)
+        return [part.to(networks.tensors[0].dtype) for part in parts]
 
     def _path_norms(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
         """Path norms of every node, and the mean log norm: ``(B, C, nodes + 1)``."""

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from torch import Tensor
+
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry, parity_of
@@ -58,6 +60,30 @@ def spec_geometry(network_spec: Any) -> dict[str, Any]:
             positions[i] = columns // known
         sizes.append(None if rows == -1 else rows)
     return {"sizes": sizes, "kernels": [shape[2:] for shape in shapes], "positions": positions, "bias": biases}
+
+
+def layer_tensors(wsfeat: Any) -> dict[str, Tensor]:
+    """The tensors of an ``nfn.common.WeightSpaceFeatures`` as ``weight.i`` and ``bias.i``; biases of None are left out.
+
+    Raises:
+        TypeError: if it is something else.
+        ValueError: if it has another number of biases than of weights.
+    """
+    weights, biases = getattr(wsfeat, "weights", None), getattr(wsfeat, "biases", None)
+    if not isinstance(weights, Sequence) or not isinstance(biases, Sequence):
+        raise InvalidTypeError(f"nfn's WeightSpaceFeatures are expected, found {type(wsfeat).__name__}")
+    if len(weights) != len(biases):
+        raise InvalidValueError(
+            f"WeightSpaceFeatures with {len(weights)} weights and {len(biases)} biases; missing ones are None"
+        )
+    tensors = {}
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        for name, x in ((f"weight.{i}", weight), (f"bias.{i}", bias)):
+            if x is not None:
+                if not isinstance(x, Tensor):
+                    raise InvalidTypeError(f"{name} must be a tensor, found {shown(x)}")
+                tensors[name] = x
+    return tensors
 
 
 def sequential_geometry(

@@ -291,11 +291,19 @@ REFUSED = {
         SPEC, LINEAR, OTHER
     ),
     "layer 1 .* takes features .* give all layers one symmetry up to": lambda: MonomialStack(SPEC, LINEAR, FREE),
-    "averages over neurons .* put a MonomialCanonicalize in front": lambda: MonomialStack(SPEC, LINEAR, POOL),
-    r"layer 0 \(TupleOp\) .* cannot be stacked": lambda: MonomialStack(SPEC, TupleOp(torch.sin), LINEAR),
-    r"layer 0 \(MonomialPool\) .* cannot be stacked": lambda: MonomialStack(SPEC, POOL, LINEAR),
-    "cannot be stacked": lambda: MonomialStack(SPEC, POOL),
-    "needs at least one layer": lambda: MonomialStack(SPEC),
+    r"layer 1 \(MonomialPool\) .* breaks scalings and .* put a MonomialCanonicalize in front": lambda: MonomialStack(
+        SPEC, LINEAR, POOL
+    ),
+    r"layer 1 \(TupleOp\) of the MonomialStack: unknown activation": lambda: MonomialStack(
+        SPEC, LINEAR, TupleOp(lambda x: x)
+    ),
+    r"layer 1 \(Tanh\) of the MonomialStack: it cannot be stacked.*check_invariant": lambda: MonomialStack(
+        SPEC, LINEAR, nn.Tanh()
+    ),
+    r"layer 1 \(MonomialLinear\) .* cannot come behind MonomialPool": lambda: MonomialStack(
+        SPEC, POOL, MonomialLinear(SPEC, 1, 1, symmetry="permutation")
+    ),
+    "needs at least one layer": lambda: MonomialStack(SPEC, POOL),
     r"missing: weight\.2, bias\.2": lambda: MonomialStack(SPEC, LINEAR)(SHALLOW),
     r"missing: bias\.1": lambda: LINEAR(WeightSpaceFeatures(X.weights, (X.biases[0], None, X.biases[2]))),
     r"MonomialPool: found .* \(3, 1, 5\); the spec has \[.*": lambda: POOL(SHALLOW),

@@ -50,7 +50,9 @@ LINES = {
     "import nfn_monomial.nn, nfn_monomial.models, nfn_monomial.canonical, nfn_monomial.read": 500,
     "import nfn_monomial.space": 4_000,
     "from nfn_monomial import EquivariantLinear": 5_000,
-    "import nfn_monomial.adapters.nfn": 6_800,
+    "import nfn_monomial.adapters.nfn": 300,
+    "from nfn_monomial.adapters.nfn import MonomialLinear": 5_500,
+    "from nfn_monomial.adapters.nfn import MonomialStack": 8_200,
     "import nfn_monomial.adapters.modules": 5_000,
     "from nfn_monomial.adapters.pyg import to_graph": 5_500,
     "from nfn_monomial.adapters.pyg import MonomialGNN": 7_200,
@@ -114,6 +116,7 @@ def is_for_type_checkers(node: ast.AST) -> TypeGuard[ast.If]:
 
 DOORS = [
     "nfn_monomial",
+    "nfn_monomial.adapters.nfn",
     "nfn_monomial.adapters.pyg",
     "nfn_monomial.basis",
     "nfn_monomial.canonical",
