@@ -12,7 +12,10 @@ import torch
 from nfn_monomial.trace.operators.table import OPERATORS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 # Code that makes zoos is run by tests/benchmarks/test_extending.py, files to be added by test_contributing.py, and the
 # README, whose commands need its file, by test_readme.py.
