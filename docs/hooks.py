@@ -18,7 +18,7 @@ from tables import FROZEN, experiment
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 RESULT_FILES = ("benchmarks/results/*.md", "benchmarks/results/*.toml", "benchmarks/results/**/*.png")
-OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", *RESULT_FILES)
+OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", *RESULT_FILES)
 
 
 def experiments() -> list[Path]:
@@ -72,10 +72,12 @@ def linked(markdown: str, page: str) -> str:
         markdown = re.sub(r"\]\((?:README|table)\.md", f"]({name}", markdown)
         markdown = re.sub(r"\]\(\.\./(?=search\.md)", "](../benchmarks/results/", markdown)
         return re.sub(r"\]\((?=[\w-]+\.png)", f"](../benchmarks/results/{name.removesuffix('.md')}/", markdown)
-    if page in ("index.md", "CHANGELOG.md", "CONTRIBUTING.md"):  # written at the top
+    if page in ("index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):  # written at the top
         markdown = re.sub(r"\]\(docs/", "](", markdown)
     else:
         up = "../" * (1 + page.count("/"))
-        markdown = re.sub(rf"\]\({re.escape(up)}(?=benchmarks/|CHANGELOG|CONTRIBUTING)", f"]({up[3:]}", markdown)
+        markdown = re.sub(
+            rf"\]\({re.escape(up)}(?=benchmarks/|CHANGELOG|CONTRIBUTING|SECURITY)", f"]({up[3:]}", markdown
+        )
     markdown = re.sub(rf"\]\(((?:\.\./)*){FROZEN}/([\w-]+)/(?:README|table)\.md", r"](\1results/frozen.md#\2", markdown)
     return re.sub(r"\]\(((?:\.\./)*)benchmarks/results/([\w-]+)/(?:README|table)\.md", r"](\1results/\2.md", markdown)

@@ -200,7 +200,7 @@ def _import(module: str, function: str, *, package: str) -> Callable[..., Any]:
     try:
         return cast("Callable[..., Any]", getattr(importlib.import_module(module), function))
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"these images come with {package}: pip install nfn-monomial[bench]") from error
+        raise MissingExtraError(f"these images come with {package}: pip install 'nfn-monomial[bench]'") from error
 
 
 def _stratified_split(labels: list[int]) -> tuple[list[int], list[int]]:

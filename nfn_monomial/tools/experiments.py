@@ -14,8 +14,8 @@ from nfn_monomial.errors import MissingExtraError
 __all__ = ["EXTRAS", "experiments", "missing_extra"]
 
 EXTRAS = {
-    "tools": ("matplotlib", "pydantic", "rich", "typer"),
-    "bench": ("PIL", "lightning_fabric", "mlxtend", "optuna", "sklearn"),
+    "tools": ("lightning_fabric", "matplotlib", "pydantic", "rich", "typer"),
+    "bench": ("PIL", "mlxtend", "optuna", "sklearn"),
 }
 """Extra -> the packages that it installs, as they are imported."""
 

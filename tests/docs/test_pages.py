@@ -12,10 +12,14 @@ import torch
 from nfn_monomial.trace.operators.table import OPERATORS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-# Code that makes zoos is run by tests/benchmarks/test_extending.py, files to be added by test_contributing.py.
-ELSEWHERE = {"docs/extending.md", "CONTRIBUTING.md"}
+# Code that makes zoos is run by tests/benchmarks/test_extending.py, files to be added by test_contributing.py, and the
+# README, whose commands need its file, by test_readme.py.
+ELSEWHERE = {"docs/extending.md", "CONTRIBUTING.md", "README.md"}
 TEXTS = {name: page.read_text(encoding="utf-8") for name, page in zip(NAMES, PAGES, strict=True)}
 
 
@@ -34,7 +38,7 @@ COMMANDS = sorted(
         for name, text in TEXTS.items()
         for block in blocks(text, "sh")
         for line in block.splitlines()
-        if "nfn-monomial" not in line and "torchrun" not in line
+        if name != "README.md" and "nfn-monomial" not in line and "torchrun" not in line
     }
 )
 
@@ -49,7 +53,7 @@ def test_python_runs_as_printed(name: str, number: int, code: str) -> None:
 
 @pytest.mark.parametrize(("name", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
 def test_commands_exist(name: str, line: str) -> None:
-    """All but those of ours, which `tests/test_commands.py` looks at."""
+    """All but those of ours, which `tests/test_commands.py` looks at, and those of the README, which are run."""
     for command in line.split(" && "):
         program, *arguments = shlex.split(command)
         if program == "make":
@@ -67,10 +71,3 @@ def test_links_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", TEXTS[name])
     missing = [link for link in links if not (ROOT / name).parent.joinpath(link).exists()]
     assert not missing
-
-
-def test_the_readme_shows_what_commands_print() -> None:
-    """Of which the page on own networks is tested."""
-    shown = [line for block in blocks(TEXTS["README.md"], "text") for line in block.splitlines()]
-    assert len(shown) >= 5
-    assert set(shown) <= set(TEXTS["docs/own-networks.md"].splitlines())

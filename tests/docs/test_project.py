@@ -45,7 +45,8 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1].split("\n\n")[0]
     folder = ROOT / "docs"
     pages = {page.relative_to(folder).as_posix() for page in (*folder.rglob("*.md"), *folder.glob("tutorials/*.py"))}
-    assert set(re.findall(r"[\w/-]+\.(?:md|py)", navigation)) == pages | {"index.md", "CHANGELOG.md", "CONTRIBUTING.md"}
+    outside = {"index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+    assert set(re.findall(r"[\w/-]+\.(?:md|py)", navigation)) == pages | outside
 
 
 def test_the_api_has_every_room_and_every_name_at_the_top() -> None:
@@ -85,6 +86,8 @@ def test_tests_are_collected_without_what_builds_the_pages(modules_of_collection
         ("results/frozen.md", "[a](#merge) [b](../demo/README.md)", "[a](#merge) [b](demo.md)"),
         ("results/demo.md", "[a](../frozen/merge/README.md)", "[a](frozen.md#merge)"),
         ("CONTRIBUTING.md", "[a](docs/extending.md)", "[a](extending.md)"),
+        ("SECURITY.md", "[a](docs/reliability.md)", "[a](reliability.md)"),
+        ("reliability.md", "[a](../SECURITY.md)", "[a](SECURITY.md)"),
     ],
 )  # fmt: skip
 def test_links_on_the_site(page: str, written: str, on_the_site: str) -> None:

@@ -50,7 +50,7 @@ class OnData:
         label: the name of the data.
         words: the loss in words.
         classes: whether the targets are classes.
-        statistics: inputs of the first samples, which REPAIR can take.
+        statistics: inputs of the first samples of one size, which REPAIR can take.
         repaired_on: the samples that these are, in words.
 
     Raises:
@@ -69,13 +69,14 @@ class OnData:
             source = [source]
         elif isinstance(source, Iterator):  # which can be iterated over once
             source = called(lambda: list(source), self.label)
-        elif not isinstance(source, Iterable):
+        elif isinstance(source, Tensor) or not isinstance(source, Iterable):  # of a tensor, rows would be pairs
             raise InvalidValueError(f"{self.label} returns {type(source).__name__}: {EXPECTED}")
         self._source = source
         samples, are_classes, first = 0, set(), list[list[Tensor]]()
         for inputs, targets in self:
-            if samples < STATISTICS:
-                first.append(list(inputs_of(inputs)))
+            parts = list(inputs_of(inputs))
+            if samples < STATISTICS and (not first or [t.shape[1:] for t in parts] == [t.shape[1:] for t in first[0]]):
+                first.append(parts)
             samples += len(targets)
             are_classes.add(not (targets.is_floating_point() or targets.is_complex()))
         if not first:
@@ -83,8 +84,8 @@ class OnData:
         if len(are_classes) > 1:
             raise InvalidValueError(f"{self.label} has targets that are classes and others that are not: give one kind")
         self.classes = are_classes.pop()
-        parts = tuple(torch.cat(column) for column in zip(*first, strict=True))
-        self.statistics: Any = parts if len(parts) > 1 else parts[0]
+        columns = tuple(torch.cat(column) for column in zip(*first, strict=True))
+        self.statistics: Any = columns if len(columns) > 1 else columns[0]
         self.words = f"{'cross-entropy' if self.classes else 'mean squared error'} on {samples} samples"
         self.repaired_on = "the data that it is judged on, which flatters it: give others by --repair-data"
 
@@ -105,8 +106,11 @@ class OnData:
                 inputs, targets = batch
             except (TypeError, ValueError) as error:
                 raise InvalidValueError(f"{self.label} returns {type(self._source).__name__}: {EXPECTED}") from error
-            if not all(isinstance(t, Tensor) for t in (targets, *inputs_of(inputs))):
+            tensors = (targets, *inputs_of(inputs))
+            if not all(isinstance(t, Tensor) for t in tensors):
                 raise InvalidValueError(f"{self.label} returns other things: {EXPECTED}")
+            if not all(t.ndim for t in tensors):
+                raise InvalidValueError(f"{self.label} returns samples one by one: {EXPECTED}")
             yield inputs, targets
 
     def of_ends(self, module: nn.Module, networks: Sequence[Mapping[str, Tensor]]) -> list[Score]:

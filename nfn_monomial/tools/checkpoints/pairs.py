@@ -181,8 +181,9 @@ def kinship_in_words(kin: Kinship) -> list[str]:
             f"Neurons stand as if they were trained apart, or permuted since (p = {kin.p_value:.2g}; {places}).",
             *left,
         ]
+    cases = float(f"{1 / kin.p_value:.2g}")
     return [
-        f"Trained apart, they would have their neurons so much alike in less than 1 of {1 / kin.p_value:.2g} cases "
+        f"Trained apart, they would have their neurons so much alike in less than 1 of {cases:,.7g} cases "
         f"(p = {kin.p_value:.2g}; {places}).",
         f"That holds if their first weights treat these neurons alike: looked for, and not seen, were {LOOKED_FOR}.",
         *left,

@@ -381,7 +381,7 @@ def warning_of_few(networks: int) -> str:
     """
     if not 1 < networks < FEW:
         return ""
-    bound = 1.96 * math.sqrt(2 * (2 * networks + 5) / (9 * networks * (networks - 1)))
+    bound = min(1, 1.96 * math.sqrt(2 * (2 * networks + 5) / (9 * networks * (networks - 1))))
     return f"Tau of {networks} networks is rough: of random answers, 95 % have one from -{bound:.2f} to {bound:.2f}."
 
 

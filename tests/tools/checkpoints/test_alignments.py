@@ -237,6 +237,14 @@ def test_classes_may_stand_in_the_second_dimension_and_data_come_in_parts() -> N
     assert parts.of_merged(nn.Identity(), {}, ())[0] == pytest.approx(6)
 
 
+def test_batches_may_have_samples_of_other_sizes() -> None:
+    """As images of several sizes; statistics are taken on those like the first."""
+    images = [torch.randn(2, 3, n, n) for n in (8, 6, 8)]
+    loss = loss_on([(x, x + 1) for x in images], ())
+    assert loss.of_merged(nn.Identity(), {}, ())[0] == pytest.approx(1)
+    assert torch.equal(loss.statistics, torch.cat([images[0], images[2]]))
+
+
 WRONG: Any = [
     ({"data": "own.py:nothing"}, r"own\.py:nothing returns Tensor: expected tensors \(inputs, targets\), a list of"),
     ({"data": "own.py:fails"}, r"own\.py:fails fails: RuntimeError: no such disk"),
@@ -248,6 +256,10 @@ WRONG: Any = [
     ({"data": TensorDataset(torch.zeros(3))}, "data returns DataLoader: expected tensors"),
     ({"data": Drawn()}, r"classes must be 0 to 1, found \[0, 1, 2, 3\]"),
     ({"data": [(torch.zeros(3, 4), "one")]}, "data returns other things: expected tensors"),
+    ({"data": lambda: torch.zeros(3, 2)}, "<lambda> returns Tensor: expected tensors"),
+    ({"data": [torch.zeros(2, 4)]}, r"outputs are \(2,\), but targets \(4,\)"),
+    ({"data": [(torch.zeros(4), torch.tensor(1))]}, "data returns samples one by one: expected tensors"),
+    ({"data": [(torch.tensor(1.0), torch.zeros(4))]}, "data returns samples one by one: expected tensors"),
     ({"symmetry": "scale"}, "--symmetry scale: expected none, permutation, all"),
     ({"merge": 1.5}, r"--merge 1\.5: expected the share of the others, 0 to 1"),
     ({"merge": float("nan")}, "--merge nan"),

@@ -11,8 +11,10 @@ from fibres import Attention
 from own_networks import mlp, moved, saved, weights
 from torch import nn
 
+from nfn_monomial.alignment.kinship import Kinship, NodeKinship
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints, find_symmetries
+from nfn_monomial.tools.checkpoints.pairs import kinship_in_words
 from nfn_monomial.tools.definitions.define import Definition, define
 
 
@@ -160,6 +162,14 @@ def test_signs_do_not_hide_relatives(tmp_path: Path) -> None:
     first, second = compare_checkpoints(tmp_path, activation="tanh").to_json()["links"]
     assert (first["a"], first["b"]) == ("a", "b")
     assert first["distance"] < 1e-6 < 0.2 < second["distance"]
+
+
+@pytest.mark.parametrize(
+    ("p", "cases"), [(0.043, "23"), (0.00046, "2,200"), (3.1e-7, "3,200,000"), (4e-117, "2.5e+116")]
+)
+def test_so_many_cases_are_written_as_people_write_them(p: float, cases: str) -> None:
+    node = NodeKinship(0.5, p, 8, 64)
+    assert f"in less than 1 of {cases} cases" in kinship_in_words(Kinship(p, 8, 1, 64, {"first": node}))[0]
 
 
 def test_relatives_are_told_by_p_values(tmp_path: Path) -> None:

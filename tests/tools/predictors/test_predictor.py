@@ -282,6 +282,7 @@ def test_tau_of_few_networks_is_rough() -> None:
     assert [score_in_words("tau", 0.8161, count) for count in (30, None)] == ["0.816", "0.816"]
     assert score_in_words("r2", 0.8161, 5) == "0.816"
     assert warning_of_few(30) == ""
+    assert warning_of_few(3).endswith("from -1.00 to 1.00."), "there is no other tau"
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(20), (20_000, 1)), axis=1)
     signs = np.sign(orders[:, :, None] - orders[:, None, :])[:, *np.triu_indices(20, 1)]
     bound = float(np.quantile(np.abs(signs.mean(1)), 0.95))

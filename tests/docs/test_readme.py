@@ -1,0 +1,95 @@
+"""The README, followed from an empty folder: its file is saved, its commands run, and they print what it shows."""
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nfn_monomial.tools.cli.application import app
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(python|sh|text)\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE)
+SETTINGS = {"COLUMNS": "110", "NO_COLOR": "1"}
+NUMBER = re.compile(r"\b\d+(\.\d+)?(e[-+]?\d+)?\b")
+
+
+def without_numbers(text: str) -> list[str]:
+    """The lines of a text but for what machines round in other ways: digits, and the widths of columns."""
+    return [" ".join(NUMBER.sub("#", line).split()) for line in text.splitlines() if line.strip("─ ")]
+
+
+def in_this_process(commands: str) -> str:
+    """Runs the lines of a block where torch is imported already; returns what they print."""
+    printed = io.StringIO()
+    for program, *words in (shlex.split(line) for line in commands.splitlines()):
+        if program == "python":
+            with contextlib.redirect_stdout(printed):
+                runpy.run_path(words[0], run_name="__main__")
+            sys.modules.pop("net", None)
+        else:
+            done = CliRunner(env=SETTINGS).invoke(app, words)
+            assert not done.exit_code, done.output
+            printed.write(done.stdout)
+    return printed.getvalue()
+
+
+def in_a_shell(commands: str) -> str:
+    """Runs them as a user does, with the programs of this environment."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    return subprocess.check_output(["sh", "-ec", commands], env={**os.environ, **SETTINGS, "PATH": path}, text=True)
+
+
+@pytest.mark.parametrize("run", [in_this_process, pytest.param(in_a_shell, marks=pytest.mark.slow)])
+def test_all_of_it_runs_in_an_empty_folder(
+    run: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("net.py").write_text(next(code for language, code in BLOCKS if language == "python"))
+    printed = ""
+    for language, block in BLOCKS[2:]:  # after the line that installs, and the file
+        if language == "sh":
+            printed = run(block)
+        elif language == "text":
+            lines = iter(without_numbers(printed))
+            assert [line for line in without_numbers(block) if line not in lines] == [], printed
+            if "barrier" in block:
+                rows = ("as they are", "all symmetries")
+                naive, moved = (float(re.search(rf"^{row}.* (\S+)$", printed, re.MULTILINE)[1]) for row in rows)
+                assert naive + 0.05 < moved > 0.9
+        else:
+            Path("ten_lines.py").write_text(f"import torch\n\ntorch.manual_seed(0)\n{block}")
+            a, b, c = map(float, re.findall(r"-?\d\.\d+", run("python ten_lines.py")))
+            assert a == pytest.approx(c, abs=2e-4)
+            assert a != pytest.approx(b, abs=5e-4)
+
+
+def test_it_is_short_and_in_order() -> None:
+    assert len(TEXT.splitlines()) <= 140
+    assert [language for language, _ in BLOCKS] == ["sh", "python", *["sh", "text"] * 3, "python"]
+    assert BLOCKS[0][1].startswith("pip install ")
+    assert "Save this as `net.py`" in TEXT
+
+
+def test_numbers_of_the_paper_are_those_of_the_results() -> None:
+    tables = (ROOT / "benchmarks" / "results" / "curves" / "table.md").read_text(encoding="utf-8")
+    taus = {}
+    for title, rows in re.findall(r"^\*\*(.*?): .*?\*\*\n\n(.*?)\n\n", tables, flags=re.DOTALL | re.MULTILINE):
+        cells = [[cell.strip(" *") for cell in row.split("|")] for row in rows.splitlines()[2:]]
+        taus[title] = {row[1]: row[8].split()[0] for row in cells}  # of 5,000 networks
+    paper = TEXT.split("## The paper")[1]
+    models = ["Monomial-NFN", "STATNN", "HNP", "message passing"]
+    assert re.findall(r"\b0\.\d{3}\b", paper) == [taus["relu, original"][model] for model in models]
+    for title in ("relu, scale 10000", "tanh, original"):
+        tau = {model: float(value) for model, value in taus[title].items()}
+        assert tau["Monomial-NFN"] > max(tau["NP"], tau["HNP"])
