@@ -151,15 +151,22 @@ def _names(candidate: Candidate, info: NetworkInfo, any_width: bool) -> tuple[di
 def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
     """Describes networks with parameters of these shapes: their sizes and kernels if they are a chain of layers.
 
+    Layers are taken in the order in which they are given or, as files have none, in that of their names.
+
     >>> in_words({"0.weight": (16, 1, 3, 3), "0.bias": (16,), "2.weight": (10, 16)})
     '2 layers 1-16-10, kernels 3x3'
+    >>> in_words({"stem": (8, 2), "mid": (9, 8), "head": (3, 9)})
+    '3 layers 2-8-9-3'
     >>> in_words({"q": (4, 8), "k": (4, 8)})
     'k (4, 8), q (4, 8)'
     """
     names = sorted(shapes, key=natural)
-    weights = [tuple(shapes[name]) for name in names if len(shapes[name]) > 1]
+    for order in (list(shapes), names):
+        weights = [tuple(shapes[name]) for name in order if len(shapes[name]) > 1]
+        chain = all(follows(b, a) for a, b in itertools.pairwise(weights))
+        if chain:
+            break
     sizes = [(w[1], w[0]) for w in weights]
-    chain = all(follows(b, a) for a, b in itertools.pairwise(weights))
     if not weights or not chain or len(weights) + sum(len(shape) == 1 for shape in shapes.values()) != len(shapes):
         return listed([f"{name} {tuple(shapes[name])}" for name in names], 6) or "nothing"
     kernels = ["x".join(map(str, w[2:])) for w in weights if len(w) > 2]
