@@ -8,6 +8,7 @@ from every_layer import RAGGED, RARE, generator, over_spaces, random_neurons
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from versions_of_torch import since_2_13
 
 from nfn_monomial import Features, WeightSpace
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
@@ -152,6 +153,7 @@ def test_a_model_that_has_predicted_is_trained(mode):
     assert torch.equal(found, expected)
 
 
+@since_2_13
 def test_a_compiler_takes_batches_of_any_size():
     layer = MessageBlock(RAGGED, 2).double()
     compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)

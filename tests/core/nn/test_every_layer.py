@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import prune
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from versions_of_torch import since_2_13
 
 from nfn_monomial import Features, Symmetry, WeightSpace
 from nfn_monomial.testing import assert_equivariant, assert_invariant
@@ -266,6 +267,7 @@ def test_networks_are_mapped(name, space):
     assert all(map(torch.equal, x.tensors, before.tensors)), "what is given is not written to"
 
 
+@since_2_13
 @every("compiled", fast={"input norm", "block", "MonomialNFN", "statistics"})  # which consist of most of the others
 def test_layers_compile_as_one_graph_for_any_number_of_networks(name):
     from torch._dynamo.testing import CompileCounter
