@@ -77,7 +77,8 @@ __version__ = "0.1.0"
 # imports this folder, even if the package is installed elsewhere.
 _folder = os.path.dirname(__file__)
 _clone = os.path.dirname(_folder)
-if not os.path.isdir(os.path.join(_folder, "adapters")) and os.path.isfile(os.path.join(_clone, "pyproject.toml")):
+_ours = ("pyproject.toml", "adapters/nfn/__init__.py", "benchmarks/cli/commands.py")
+if all(os.path.isfile(os.path.join(_clone, *name.split("/"))) for name in _ours):
     __path__.append(_clone)
 
 __all__ = [

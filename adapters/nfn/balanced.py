@@ -153,7 +153,9 @@ class _ChannelNorm(Layer):
         dims = (1, *range(4, x.ndim))
         centred = x - x.mean(dims, keepdim=True)
         # The standard deviation, without torch's warning of empty batches.
-        std = torch.linalg.vector_norm(centred, dim=dims, keepdim=True) / (gamma.numel() - 1) ** 0.5
+        # Squares of float32 overflow from 1e19 on.
+        length = torch.linalg.vector_norm(centred, dim=dims, keepdim=True, dtype=torch.float64).to(centred.dtype)
+        std = length / (gamma.numel() - 1) ** 0.5
         y: Tensor = centred / (std + self.eps) * gamma
         if key in self.beta:
             y = y + self.beta[key]

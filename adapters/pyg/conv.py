@@ -11,6 +11,7 @@ Layers take and give tensors, as those of ``torch_geometric`` do, and fit into i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -199,9 +200,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         maps = self.edges.ends.flatten(0, 1)
         brought = mixed(streams.flatten(0, 1).expand(len(maps), -1, -1), maps)
         of_ends = [of_end.unsqueeze(0) for of_end in brought.chunk(2)]
-        if self._nobody_watches(edge_attr):
+        if self._nobody_watches(x, edge_attr):
             sums, new_edges = exchange(at, edge_attr.unsqueeze(0), of_ends, self._matrices())
-            return self._updated(x, sums, at), new_edges.squeeze(0)
+            return self._updated(x, sums, at), edge_attr if self.last else new_edges.squeeze(0)
         ends = list(map(at_end, of_ends))
         new, z = self.propagate(edge_index, x=x, edge_attr=edge_attr, ends=ends, at=at)
         if self.last:
@@ -242,9 +243,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         new = updated(nodes.kind, arranged(x, self.channels), of_messages, nodes.mixes, nodes.inv, nodes.bias)
         return side_by_side(torch.cat(new))
 
-    def _nobody_watches(self, edges: Tensor) -> bool:
+    def _nobody_watches(self, x: Tensor, edges: Tensor) -> bool:
         """Returns whether the steps of torch-geometric may be left out: no hooks, explainers or methods of others."""
-        if watched(edges) or self.explain or type(self) is not MonomialConv:
+        if watched(x) or watched(edges) or self.explain or type(self) is not MonomialConv:
             return False
         hooks = (of for name, of in vars(self).items() if name.endswith("_hooks"))
         return not any(hooks) and STEPS.isdisjoint(vars(self))
@@ -295,8 +296,9 @@ class MonomialGate(_StreamLayer):
         streams = streams_of("MonomialGate", x, self.channels, self.pairs, gate.hidden, symmetry=symmetry)
         stacked = streams.movedim(1, 0).unsqueeze(1)
 
-        def kill(charged: Tensor) -> Tensor:
-            return _neutral(charged.squeeze(1).movedim(0, 1), symmetry).movedim(1, 0).unsqueeze(1)
+        # Masks of their own: backward makes the features again, and `symmetry` may have been changed by then.
+        flips, scales = (_acts(symmetry, streams.shape[1], part).T[:, None, :, None] for part in (FLIPS, SCALES))
+        kill = partial(neutral, flips=flips, scales=scales)
 
         new = gated(stacked, kill, gate.hidden, gate.hidden_bias, gate.out, gate.out_bias)
         return torch.cat([stacked[:-1], *new] if self.last else new).squeeze(1).movedim(0, 1).flatten(1)

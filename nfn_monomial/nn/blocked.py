@@ -65,6 +65,7 @@ def exchange(
     if not at.apart or scale is not None or watched(edges) or not exact:
         return _plain(at, edges, ends, matrices, size, scale, residual, mask)
     gain, roots = (None, None) if size is None else size
+    edges = edges.contiguous()
     *sums, out = _Exchange.apply(at, residual, mask, roots, edges, gain, *matrices, *ends)  # type: ignore[no-untyped-call]
     return list(zip(sums[::2], sums[1::2], strict=True)), edges if out is None else out
 
@@ -96,7 +97,6 @@ class _Exchange(torch.autograd.Function):
         ctx: Any, at: Incidence, residual: bool, mask: Tensor | None, roots: Tensor | None, x: Tensor,
         gain: Tensor | None, hidden: Tensor, bias: Tensor, gate: Tensor | None, *ends: Tensor,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        x = x.contiguous()
         f = None if roots is None else over_length(_length(x), roots, x.dtype)
         out = None if gate is None else torch.empty_like(x)
         parts = at.parts(x, BLOCK) if x.is_cpu else [()]
@@ -125,10 +125,14 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *by: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            return None, None, None, None, *_Exchange._differentiable(ctx, by)
+        # Gradients of gradients, and many gradients at once, are those of the formulas.
+        batched = any(grad is not None and torch._C._functorch.is_legacy_batchedtensor(grad) for grad in by)
+        if torch.is_grad_enabled() or batched:
+            with torch.enable_grad():
+                return None, None, None, None, *_Exchange._differentiable(ctx, by)
         at, (x, f, gain, hidden, bias, gate, *ends) = ctx.at, ctx.saved_tensors
         *by_sums, by_out = by
+        by_out = None if by_out is None else by_out.contiguous()
         given = [
             x.new_zeros(()).expand(len(x), *end.shape[2:]) if grad is None else grad
             for grad, end in zip(by_sums, [end for end in ends for _ in range(2)], strict=True)

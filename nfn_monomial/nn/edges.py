@@ -124,7 +124,7 @@ class _MixedFrom(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
         matrices, *pieces = ctx.saved_tensors
-        x, rows = ctx.make(*pieces), by.flatten(1, -2)
+        x, rows = ctx.make(*pieces), by.reshape(len(by), -1, by.shape[-1])
         by_x = torch.bmm(rows, matrices.mT).view(x.shape)
         by_matrices = torch.bmm(x.view(len(x), -1, x.shape[-1]).mT, rows)
         by_bias = rows.sum(1) if ctx.needs_input_grad[3] else None
@@ -173,6 +173,7 @@ def watched(x: Tensor) -> bool:
     """Returns whether somebody sees the operators on a tensor: a compiler, a transform, autocast, or its class."""
     return (
         torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
         or type(x) not in (Tensor, nn.Parameter)
         or x.is_meta
         or torch.is_autocast_enabled(x.device.type)

@@ -93,7 +93,7 @@ class _OverSize(torch.autograd.Function):
         x, factor, roots = ctx.saved_tensors
         # Not times the third power of the factor, which overflows.
         by = by_factor * factor * (factor / -roots.square()).to(factor.dtype)
-        return (x * factor).mul_(by).to(x.dtype), None, None
+        return (x * factor * by).to(x.dtype), None, None
 
 
 def reciprocal_frames(lengths: Tensor, opposite: Tensor, scaled: Tensor) -> Tensor:

@@ -213,6 +213,15 @@ def test_the_norm_brings_scaled_networks_to_size_one():
     assert not any(t.any() for t in leaves(zero))
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e25])
+def test_layer_norms_of_numbers_whose_squares_overflow(scale):
+    space = WeightSpace.mlp([3, 5, 4], "tanh")
+    norm = MonomialLayerNorm(spec_of(space), 4, symmetry="tanh", eps=0.0)
+    x = features(space, c=4).map(lambda t: t.float())
+    for found, expected in zip(leaves(norm(x.map(lambda t: scale * t))), leaves(norm(x)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_the_gradient_of_the_norm_is_that_of_finite_differences():
     spec = spec_of(RELU, known=False)
     norm = MonomialLayerNorm(spec, 2, symmetry="relu").double()

@@ -20,7 +20,7 @@ from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
 from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.adapters import pyg
 from nfn_monomial.adapters.pyg.conv import GraphIncidence
-from nfn_monomial.nn import MessageBlock, blocked
+from nfn_monomial.nn import MessageBlock, blocked, edges
 from nfn_monomial.nn.edges import AtEnd
 from nfn_monomial.nn.neurons import neuron_layout
 from nfn_monomial.testing import random_networks
@@ -272,6 +272,41 @@ def test_the_steps_of_torch_geometric_and_blocks_of_edges_compute_the_same(size,
             results.append([*outputs, *[torch.zeros(()) if g is None else g for g in gradients]])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours.expand(theirs.shape), theirs.expand(ours.shape), rtol=1e-10, atol=1e-11)
+
+
+def test_edges_that_are_not_contiguous_have_derivatives_of_derivatives():
+    layer, x, edge_index, e = streams_of(RELU, 1)
+    wide = torch.cat([e, e], 1).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda wide: layer(x, edge_index, wide[:, :WIDTH]), (wide,), fast_mode=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*vmap")
+def test_many_gradients_at_once_are_those_one_by_one():
+    layer, x, edge_index, e = streams_of(RELU, 1)
+    out = layer(x.requires_grad_(), edge_index, e.requires_grad_())[1]
+    by = torch.randn(3, *out.shape, dtype=out.dtype)
+    at_once = torch.autograd.grad(out, (x, e), by, is_grads_batched=True, retain_graph=True)
+    for i, one in enumerate(by):
+        expected = torch.autograd.grad(out, (x, e), one, retain_graph=True)
+        torch.testing.assert_close([t[i] for t in at_once], list(expected), rtol=1e-10, atol=1e-12)
+
+
+def test_a_last_layer_returns_edges_themselves():
+    _, x, edge_index, e = streams_of(RELU, 1)
+    assert pyg.MonomialConv(WIDTH, last=True).double()(x, edge_index, e)[1] is e
+
+
+def test_a_symmetry_that_changes_after_the_forward_pass_changes_no_gradient(monkeypatch):
+    monkeypatch.setattr(edges, "KEPT", 0)
+    torch.manual_seed(0)
+    gate, x, gradients = pyg.MonomialGate(WIDTH).double(), torch.randn(5, 3 * WIDTH).double(), []
+    for changed in (False, True):
+        symmetry = torch.full((5,), 2)
+        out = gate(x, symmetry)
+        if changed:
+            symmetry.zero_()
+        gradients.append(torch.autograd.grad(out.square().sum(), gate.parameters()))
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
 
 
 def test_methods_that_were_replaced_are_called():

@@ -118,14 +118,16 @@ def _aligned(
         repairs = has_statistics and loss.statistics is not None
         ends, lines = _lines(module, loss, frames, merge, repairs, progress)
     names = [network.checkpoint.name for network in written]
-    merged_name = first.checkpoint.renamed("merged")
     labels = [network.label.replace("/", "-") for network in written]
-    if any(n.checkpoint.configuration for n in written) and (merge is not None or len(written) > 1):
-        # Each has a configuration, whose name cannot be changed.
-        names = [network.checkpoint.inside(label) for network, label in zip(written, labels, strict=True)]
-        merged_name = first.checkpoint.inside("merged")
-    elif len(set(names)) < len(names):
+    merged_name = first.checkpoint.renamed("merged")
+    if len(set(names)) < len(names):
         names = [f"{label}-{name}" for label, name in zip(labels, names, strict=True)]
+    if merge is not None or len(written) > 1:
+        # A network with a configuration, whose name cannot be changed, has a folder of its own.
+        for i, network in enumerate(written):
+            names[i] = network.checkpoint.inside(labels[i]) if network.checkpoint.configuration else names[i]
+        if first.checkpoint.configuration:
+            merged_name = first.checkpoint.inside("merged" if "merged" not in labels else "merged-network")
     checkpoints: list[tuple[Network, str, Tensors]] = list(zip(written, names, moved, strict=True))
     way = None
     if merge is not None:

@@ -16,7 +16,7 @@ from nfn_monomial.tools.results import Results
 
 from .networks import Network
 
-__all__ = ["Finding", "left_behind"]
+__all__ = ["Finding", "left_behind", "left_out"]
 
 NewCheckpoint: TypeAlias = "tuple[Network, str, Mapping[str, Tensor]]"
 """The network whose keys, dtypes and files a new checkpoint takes, its name, and the values of its parameters."""
@@ -50,9 +50,9 @@ class Finding:
         results = {**self.results, "notes": notes}
         if skipped is not None:
             results["skipped"] = [{"file": path, "reason": reason} for path, reason in skipped.items()]
-        left = [f"left out: {path}: {reason}" for path, reason in (skipped or {}).items()]
         summary = "\n".join([self.summary, *notes])
-        heading = "\n\n".join([*[self.heading] * bool(self.heading), *notes, *left])
+        left = "\n".join(["```text", *left_out(skipped or {}), "```"])
+        heading = "\n\n".join([*[self.heading] * bool(self.heading), *notes, *[left] * bool(skipped)])
         return replace(self, summary=summary, results=results, heading=heading)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +88,11 @@ class Finding:
             write_atomically(results.folder / name, data)
         results.finish()
         return paths
+
+
+def left_out(skipped: Mapping[str, str]) -> list[str]:
+    """Returns a line for each file that was left out; ``skipped``: path -> reason."""
+    return [" ".join(f"left out: {path}: {reason}".split("\n")) for path, reason in skipped.items()]
 
 
 def left_behind(networks: Sequence[Network]) -> list[str]:

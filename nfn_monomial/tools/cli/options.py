@@ -239,8 +239,10 @@ def results_of(
 
 def show_left_out(skipped: Mapping[str, str]) -> None:
     """Prints a line for each file that ``--skip-bad`` left out; ``skipped``: path -> reason."""
-    for path, reason in skipped.items():
-        console.print(f"left out: {path}: {reason}", soft_wrap=True, highlight=False)
+    from nfn_monomial.tools.checkpoints.finding import left_out
+
+    for line in left_out(skipped):
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def show(results: object, as_json: bool, print_tables: Callable[[], None], paths: Sequence[Path]) -> None:

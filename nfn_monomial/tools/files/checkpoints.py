@@ -104,6 +104,8 @@ class Checkpoint(Mapping[str, Tensor], ABC):
     @property
     def configuration(self) -> Path | None:
         """The file that transformers or peft has saved beside it, without which these do not load such a network."""
+        if not re.match(r"(adapter_|pytorch_|diffusion_pytorch_)?model\b", self.path.name):
+            return None
         for name, entry in (("adapter_config.json", "peft_type"), ("config.json", "model_type")):
             file = self.path.with_name(name)
             stated = read_json(file, "copy it again") if file.is_file() else None

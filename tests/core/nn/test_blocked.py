@@ -89,6 +89,14 @@ def test_blocks_of_any_size_give_values_and_gradients_of_the_formulas(kind, size
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
 
 
+def test_gradients_may_come_in_any_order_of_dimensions():
+    function, tensors = case("two ends" if "two ends" in KINDS else next(iter(KINDS)))
+    *_, out = function(*tensors)
+    by = torch.randn(out.shape[::-1], dtype=out.dtype).permute(*reversed(range(out.ndim)))
+    expected = torch.autograd.grad(plainly(function, tensors)[-1], tensors[0], by)
+    torch.testing.assert_close(torch.autograd.grad(out, tensors[0], by), expected, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 2**19])
 @pytest.mark.parametrize("kind", KINDS)

@@ -180,6 +180,15 @@ def test_networks_of_transformers_keep_their_configuration(residual: Definition,
     (written,) = (tmp_path / "balanced").rglob("config.json")
     assert written.read_bytes() == configurations[1]
     assert {path.name for path in written.parent.iterdir()} >= weight_files
+    # So is a network that is called as the merged one is.
+    merged = paths[0].rename(tmp_path / "merged")
+    align_checkpoints(paths[2], merged, net=residual, merge=0.5).write(tmp_path / "again")
+    assert {path.name for path in (tmp_path / "again").iterdir() if path.is_dir()} == {"merged", "merged-network"}
+    # A config.json beside a file that transformers would not read is no part of the network.
+    odd = saved(tmp_path / "odd" / "net.pt", weights(residual, 1))
+    (odd.parent / "config.json").write_bytes(configurations[0])
+    align_checkpoints(paths[2], odd, net=residual, merge=0.5).write(tmp_path / "odd-out")
+    assert (tmp_path / "odd-out" / "net.pt").is_file()
     # Others' config.json, such as one of timm, is no part of the network.
     (paths[1] / "config.json").write_text('{"architecture": "ours"}', encoding="utf-8")
     balance_checkpoint(paths[1], net=residual).write(tmp_path / "other")
