@@ -1,4 +1,4 @@
-"""What docs/own-networks.md shows: ``python docs/own_networks.py`` trains its networks and runs its commands.
+"""What the pages on own networks show: ``python docs/own_networks.py`` trains their networks and runs their commands.
 
 Behind every block of a command stands what it prints, numbers as the machine rounded them that wrote them.
 """
@@ -22,8 +22,10 @@ from typer.testing import CliRunner
 from nfn_monomial import WeightSpace, normal_form
 from nfn_monomial.tools.cli.application import app
 
-PAGE = Path(__file__).parent / "own-networks.md"
-IMAGES = PAGE.parent / "images"
+DOCS = Path(__file__).parent
+PAGE = DOCS / "own-networks.md"  # which has the file that all of them use
+PAGES = [PAGE, *(DOCS / f"{name}.md" for name in ("compare", "families", "align", "balance"))]
+IMAGES = DOCS / "images"
 PICTURES = {
     "own-symmetries.svg": "results/symmetries/symmetries.svg",
     "own-compare.png": "results/compare/compare.png",
@@ -104,12 +106,12 @@ def _save(state: dict[str, Tensor], path: Path) -> None:
 
 
 def main() -> None:
-    """Write page and pictures."""
-    page = PAGE.read_text(encoding="utf-8")
+    """Write pages and pictures."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        make_networks(folder, page)
-        PAGE.write_text(written(page, folder), encoding="utf-8")
+        make_networks(folder, PAGE.read_text(encoding="utf-8"))
+        for page in PAGES:
+            page.write_text(written(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
         for name, path in PICTURES.items():
             shutil.copy(folder / path, IMAGES / name)
 

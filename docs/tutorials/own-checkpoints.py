@@ -149,7 +149,7 @@ for name, other in {"moved": moved, "another": b}.items():
 # Four files lie in a folder of their own: two networks that were trained apart, and of the first one a copy that was
 # pruned and one that was moved. `compare` draws their tree, and says by p-values how surprising their likeness is:
 # what was pruned has its neurons where its parent has them, and networks that were trained apart have not
-# ([how surprising is it?](../own-networks.md#how-surprising-is-it)).
+# ([how surprising is it?](../families.md#how-surprising-is-it)).
 
 # %%
 (folder / "family").mkdir()

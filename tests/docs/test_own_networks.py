@@ -1,4 +1,4 @@
-"""What the page on own networks shows is what its commands print, but for digits that machines round in other ways."""
+"""What the pages on own networks show is what its commands print, but for digits that machines round in other ways."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from PIL import Image
 from scripts import script
 
 page = script("own_networks")
-TEXT = page.PAGE.read_text(encoding="utf-8")
+TEXT = "\n".join(path.read_text(encoding="utf-8") for path in page.PAGES)
 COMMANDS = {match[1]: match[0] for match in page.COMMAND.finditer(TEXT)}
 SLOW = "nfn-monomial compare family "  # of all pairs of nine networks
 NUMBER = re.compile(r"\b[0-9a-f]{32}\b|[-+]?\b\d+(\.\d+)?(e[-+]?\d+)?\b%?")
@@ -34,7 +34,7 @@ def test_the_outputs_are_those_of_the_commands(tmp_path: Path) -> None:
                 assert abs(made.height - shown.height) < 30
 
 
-def test_commands_that_take_a_moment_say_what_the_page_shows(tmp_path: Path) -> None:
+def test_commands_that_take_a_moment_say_what_the_pages_show(tmp_path: Path) -> None:
     page.make_networks(tmp_path, TEXT, epochs=1)
     quick = [shown for command, shown in COMMANDS.items() if not command.startswith(SLOW)]
     assert len(quick) == len(COMMANDS) - 1 == 6
@@ -44,7 +44,7 @@ def test_commands_that_take_a_moment_say_what_the_page_shows(tmp_path: Path) -> 
     assert (tmp_path / page.PICTURES[drawn]).read_bytes() == (page.IMAGES / drawn).read_bytes()
 
 
-def test_the_page_says_what_is_true() -> None:
+def test_the_pages_say_what_is_true() -> None:
     assert "a and a-moved: the same function" in TEXT
     assert "a and b: not the same" in TEXT
     shares = [float(x) for x in re.findall(r"rest ([\d.]+)%", TEXT)]

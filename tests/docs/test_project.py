@@ -86,8 +86,8 @@ def test_tests_are_collected_without_what_builds_the_pages(modules_of_collection
         ("results/frozen.md", "[a](#merge) [b](../demo/README.md)", "[a](#merge) [b](demo.md)"),
         ("results/demo.md", "[a](../frozen/merge/README.md)", "[a](frozen.md#merge)"),
         ("CONTRIBUTING.md", "[a](docs/extending.md)", "[a](extending.md)"),
-        ("SECURITY.md", "[a](docs/reliability.md)", "[a](reliability.md)"),
-        ("reliability.md", "[a](../SECURITY.md)", "[a](SECURITY.md)"),
+        ("SECURITY.md", "[a](docs/limits.md#files-from-elsewhere)", "[a](limits.md#files-from-elsewhere)"),
+        ("limits.md", "[a](../SECURITY.md)", "[a](SECURITY.md)"),
     ],
 )  # fmt: skip
 def test_links_on_the_site(page: str, written: str, on_the_site: str) -> None:

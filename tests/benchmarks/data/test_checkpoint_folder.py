@@ -1,4 +1,4 @@
-"""A folder of checkpoints with a table of targets, and published sets that the page brings into that form."""
+"""A folder of checkpoints with a table of targets, and published sets that files of the docs bring into that form."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ from nfn_monomial.benchmarks.data.formats.labelled import Request, read_labelled
 from nfn_monomial.benchmarks.data.networks import accuracies, fingerprint
 from nfn_monomial.tools.definitions.define import read_definition
 
-PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+PUBLISHED = Path(__file__).parents[3] / "docs" / "published"
 SOURCE = """
 import torch
 from torch import nn
@@ -179,12 +179,12 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, net: str) -> None:
         load_generalization(folder, net=net)
 
 
-# -- the functions of the page ----------------------------------------------------------------------------------------
+# -- the functions of the docs ----------------------------------------------------------------------------------------
 
 
-def on_page(tmp_path: Path, heading: str, name: str) -> tuple[dict[str, Any], str]:
-    """The code under a heading, and the path of a file that has it."""
-    code = PAGE.split(f"\n### {heading}")[1].split("```python\n")[1].split("```")[0]
+def in_docs(tmp_path: Path, file: str, name: str) -> tuple[dict[str, Any], str]:
+    """The code of a file in the docs, and the path of a copy of it."""
+    code = (PUBLISHED / file).read_text(encoding="utf-8")
     path = tmp_path / f"{name}.py"
     path.write_text(code, encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": name}
@@ -205,7 +205,7 @@ def test_the_wild_park(tmp_path: Path) -> None:
             path.rename(path.with_name(f"checkpoint_{path.name}"))
     for path in (tmp_path / "park").rglob("checkpoint.pt"):
         save_as_omegaconf(torch.load(path, weights_only=True), path)
-    namespace, module = on_page(tmp_path, "CNN Wild Park", "wild")
+    namespace, module = in_docs(tmp_path, "wild_park.py", "wild")
     namespace["write_wild_park_table"](tmp_path / "park")
     corpus = load_generalization(tmp_path / "park", net=f"{module}:WildCnn", key="model")["mixed"]
     assert corpus.source["architectures"] == 2
@@ -220,7 +220,7 @@ def test_model_zoos(tmp_path: Path) -> None:
     made = write_model_zoo(tmp_path / "zoo", 12, config=config, dropout=True)
     with (tmp_path / "zoo" / "NN_tune_trainable_00002_2_seed=2" / "result.json").open("a") as file:
         file.write('{"training_iteration": 11, "test_')
-    namespace, module = on_page(tmp_path, "ModelZoos", "zoo")
+    namespace, module = in_docs(tmp_path, "model_zoos.py", "zoo")
     namespace["write_model_zoo_table"](tmp_path / "zoo")
     (corpus,) = load_generalization(tmp_path / "zoo", net=f"{module}:network").values()
     last = [one for path, one in made.items() if path.parent.name == "checkpoint_000010"]
@@ -229,7 +229,7 @@ def test_model_zoos(tmp_path: Path) -> None:
 
 def test_hub(tmp_path: Path) -> None:
     made = write_hub(tmp_path / "hub", [f"models--me--{n}/snapshots/abc" for n in range(12)])
-    namespace, _ = on_page(tmp_path, "Snapshots", "hub")
+    namespace, _ = in_docs(tmp_path, "hub.py", "hub")
     namespace["write_hub_table"](tmp_path / "hub")
     (corpus,) = load_generalization(tmp_path / "hub", net="published_writers:HubNet", input_shape=(1, 6, 6)).values()
     check_functions(corpus, list(made.values()), torch.randn(4, 1, 6, 6))

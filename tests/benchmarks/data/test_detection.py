@@ -103,7 +103,7 @@ def test_unknown_folders(tmp_path: Path) -> None:
 
 
 def test_the_page_on_data_has_all_options() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
     table = page.partition("| set |")[2].partition("\n\n")[0]
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[-2] for line in table.splitlines()[2:]))
     assert {option for name in FORMATS for option in option_names(name)} == set(named)
