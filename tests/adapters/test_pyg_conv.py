@@ -3,11 +3,13 @@
 import copy
 import itertools
 import os
+import warnings
 from collections.abc import Sequence
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch_geometric
 from graphs import CNN, GAIN, RELU, networks_of, shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -539,6 +541,47 @@ def test_an_explainer_masks_nodes_and_messages():
     assert torch.equal(model(graph), expected)
 
 
+class _OfNodesOrEdges(_OfTensors):
+    """A number for each node, or for each edge, of a graph that explainers give as tensors."""
+
+    def __init__(self, level, width=4):
+        super().__init__(pyg.MonomialEmbedding(width, (), 2, 1))
+        self.level, self.block, self.head = level, pyg.MonomialBlock(width), nn.Linear(width, 1)
+
+    def forward(self, x, edge_index, edge_attr, graph):
+        nodes, edges = super().forward(x, edge_index, edge_attr, graph)
+        nodes, edges = self.block(nodes, edge_index, edges, graph.symmetry, pyg.layer_groups(graph))
+        nodes, edges = pyg.MonomialCanonicalize()(nodes, graph.symmetry, edge_index, edges)
+        return self.head(nodes[:, -self.head.in_features :] if self.level == "node" else edges)
+
+
+@pytest.mark.parametrize("level", ["node", "edge"])
+@pytest.mark.parametrize("masks", [("attributes", "object"), ("common_attributes", None), (None, "object")], ids=str)
+def test_an_explainer_explains_a_node_or_an_edge(level, masks):
+    """What a block computes at a node depends on the edges there, what it computes at an edge on this one alone."""
+    torch.manual_seed(0)
+    graph = mixed_batch([RELU])
+    model = _OfNodesOrEdges(level).double()
+    explainer = Explainer(
+        model,
+        GNNExplainer(epochs=3),
+        explanation_type="model",
+        node_mask_type=masks[0],
+        edge_mask_type=masks[1],
+        model_config={"mode": "regression", "task_level": level, "return_type": "raw"},
+    )
+    explained = explainer(graph.x, graph.edge_index, edge_attr=graph.edge_attr, graph=graph, index=2)
+    expected = (graph.edge_index == 2).any(0) if level == "node" else torch.arange(graph.num_edges) == 2
+    if masks[1] is not None:
+        assert bool((explained.edge_mask[expected] > 0).all())
+        assert not bool(explained.edge_mask[graph.batch[graph.edge_index[0]] == 1].any())
+    if masks[0] == "attributes":
+        assert explained.node_mask.shape == graph.x.shape
+        assert not bool(explained.node_mask[graph.batch == 1].any())
+    # Masks are gone.
+    assert not any(of.explain for of in model.modules() if isinstance(of, pyg.MonomialConv))
+
+
 def test_every_parameter_has_a_gradient_and_data_may_be_distributed():
     """Without ``find_unused_parameters`` a second step needs gradients of all parameters in the first one."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -566,8 +609,34 @@ def test_a_model_compiles_without_a_break():
     torch.manual_seed(0)
     graph = mixed_batch(SPACES[:2])
     model = pyg.MonomialGNN(4, 2, kernel=(), inputs=2, outputs=1, hidden=16).double()
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(graph), model(graph), rtol=1e-10, atol=1e-12)
+    for compiled in (torch.compile, _compile_of_torch_geometric):
+        of_model = compiled(model, fullgraph=True, backend="eager")
+        torch.testing.assert_close(of_model(graph), model(graph), rtol=1e-10, atol=1e-12)
+
+
+def _compile_of_torch_geometric(model, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the newest release names torch.compile in its place
+        return torch_geometric.compile(model, **options)
+
+
+@pytest.mark.parametrize("pairs", [None, 2], ids=["chains", "any networks"])
+def test_a_layer_compiles_into_one_graph_that_takes_other_batches(pairs):
+    layers = Sequential(
+        "x, edge_index, edge_attr, symmetry, streams",
+        [
+            (pyg.MonomialConv(4, pairs), "x, edge_index, edge_attr, streams -> x, edge_attr"),
+            (pyg.MonomialCanonicalize(), "x, symmetry, edge_index, edge_attr, streams -> x, edge_attr"),
+        ],
+    ).double()
+    compiled = _compile_of_torch_geometric(layers, fullgraph=True, dynamic=True, backend="eager")
+    for networks in (2, 5):
+        graph = mixed_batch([GAIN if pairs else CNN, RELU], per_space=networks)
+        x = torch.randn(len(graph.x), 4 * (2 * (pairs or 1) + 1), dtype=torch.float64)
+        e = torch.randn(graph.num_edges, 4, dtype=torch.float64)
+        symmetry, streams = (graph.stream_symmetry, graph.edge_streams) if pairs else (graph.symmetry, None)
+        inputs = x, graph.edge_index, e, symmetry, streams
+        torch.testing.assert_close(compiled(*inputs), layers(*inputs), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e19, 1e37])
