@@ -21,7 +21,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .checks import check_graph, require_tensor
 from .convert import common_kernel
-from .factors import Padding, factors_of, padding_of, structure
+from .factors import SCALES, Padding, factors_of, padding_of, structure
 from .networks import sizes_of
 
 
@@ -70,17 +70,18 @@ def adopt(graph: Any, space: WeightSpace | Sequence[WeightSpace], *, kernel: Seq
 
 
 @checked
-def release(graph: Any, *, inputs: float = 0.0) -> Any:
+def release(graph: Any, *, inputs: float | None = None) -> Any:
     """Graphs of chains of layers for the layers of neural-graphs and ScaleGMN: the way back from `adopt`.
 
     Edges come in the order of their sources, as both packages write them. Added are the attributes that ScaleGMN's
-    models read: ``bw_edge_index``, the edges backwards; ``mask_hidden`` and ``mask_first_layer``, ``(N, 1)``; and
-    ``node2type``, ``edge2type``, a number for each hidden layer, for each input and each output. All others stay, so
-    that layers of this package and `adopt` take the result.
+    models read: ``bw_edge_index``, the edges backwards; ``mask_hidden`` and ``mask_first_layer``, ``(N, 1)``;
+    ``sign_mask``, whether signs alone act on a network; and ``node2type``, ``edge2type``, a number for each hidden
+    layer, for each input and each output. All others stay, so that layers of this package and `adopt` take the result.
 
     Args:
         graph: a ``Data`` or ``Batch`` from `to_graph`, or from layers that keep its attributes.
-        inputs: ``x`` of nodes without a bias: 0 as neural-graphs writes it, 1 for ScaleGMN.
+        inputs: ``x`` of nodes without a bias, such as inputs, for which ScaleGMN writes 1; it stays as it is by default
+            (0 in graphs of `to_graph`, as neural-graphs writes it).
 
     Raises:
         ValueError: see `check_graph`; or if networks are no chains of layers.
@@ -176,7 +177,7 @@ def _rows(edge_index: Tensor, wanted: Tensor, nodes: int, where: str) -> Tensor:
     return order[torch.searchsorted(in_order, keys)]
 
 
-def _released(data: Data, inputs: float) -> Data:
+def _released(data: Data, inputs: float | None) -> Data:
     out = copy.copy(data)
     source, target = data.edge_index
     order = (source * len(data.x) + target).argsort()
@@ -184,9 +185,11 @@ def _released(data: Data, inputs: float) -> Data:
         out[name] = data[name][..., order] if name == "edge_index" else data[name][order]
     source, target = out.edge_index
     first, last, hidden = data.layer == 0, data.layer == data.depth, int((data.layer == 0).sum()) - 1
-    out.x = torch.where(data.has_bias.bool().unsqueeze(1), data.x, inputs)
+    if inputs is not None:
+        out.x = torch.where(data.has_bias.bool().unsqueeze(1), data.x, inputs)
     out.bw_edge_index = out.edge_index.flip(0)
     out.mask_hidden, out.mask_first_layer = ~(first | last).unsqueeze(1), first.unsqueeze(1)
+    out.sign_mask = ((data.symmetry & SCALES) == 0).all().view(1)
     out.node2type = torch.where(first, data.neuron, hidden + data.layer + data.neuron.where(last, 0))
     of_source, to_last = first[source], last[target]
     of_layer = hidden + out.edge_layer + data.neuron[target].where(to_last, 0)

@@ -11,6 +11,7 @@ from strategies import mlps
 from torch.nn.functional import pad
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import PNAConv, global_mean_pool
+from torch_geometric.utils import to_dense_adj
 
 from nfn_monomial import WeightSpace, balance
 from nfn_monomial.adapters import pyg
@@ -167,7 +168,19 @@ def test_numbers_of_nodes_and_edges_for_scalegmn():
     assert torch.equal(graph.bw_edge_index, graph.edge_index.flip(0))
     assert graph[1].mask_hidden.flatten().tolist() == [False] * 2 + [True] * 9 + [False] * 3
     assert graph[1].mask_first_layer.flatten().tolist() == [True] * 2 + [False] * 12
+    assert graph.sign_mask.tolist() == [True, True]
+    assert pyg.release(batches(RELU)[0]).sign_mask.tolist() == [False] * 3
     assert torch.equal(graph[1].x[:2], torch.ones(2, 1, dtype=torch.float64))
+
+
+def test_features_of_layers_are_released_whole():
+    graph = pyg.to_graph(networks_of(RELU, 2), RELU)
+    x, e = pyg.MonomialConv(2).double()(torch.ones(20, 6).double(), graph.edge_index, torch.ones(46, 2).double())
+    graph.x, graph.edge_attr = x.detach(), e.detach() * torch.arange(46).unsqueeze(1)
+    released = pyg.release(graph)
+    assert torch.equal(released.x, graph.x)
+    dense = [to_dense_adj(of.edge_index, of.batch, of.edge_attr) for of in (graph, released)]
+    assert torch.equal(*dense)
 
 
 def test_what_is_no_graph_of_the_space():
