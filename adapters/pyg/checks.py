@@ -57,7 +57,7 @@ def kernel_of(graph: Any) -> tuple[int, ...]:
 def looks_at_values(index: Tensor) -> bool:
     """Returns whether a layer looks at values of indices: on a CPU, where nothing waits for them and they are known."""
     known = type(index) is Tensor and torch._C._functorch.maybe_current_level() is None
-    return known and index.device.type == "cpu" and not torch.compiler.is_compiling()
+    return known and index.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
 
 @checked
@@ -155,7 +155,7 @@ def check_edges(where: str, edge_index: Tensor, nodes: int, *, one_way: bool) ->
     the reverse of another one."""
     if not looks_at_values(edge_index):
         return
-    source, target = edge_index
+    source, target = edge_index.long()
     if bool((wrong := (edge_index < 0) | (edge_index >= nodes)).any()):
         edge = int(wrong.any(0).nonzero()[0])
         raise InvalidValueError(

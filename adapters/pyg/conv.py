@@ -415,15 +415,13 @@ class MonomialCanonicalize(nn.Module):
         require_tensor(edge_attr, "edge_attr", ("E", "C"), FLOATING, "MonomialCanonicalize")
         require_tensor(edge_index, "edge_index", (2, len(edge_attr)), WHOLE, "MonomialCanonicalize")
         check_edges("MonomialCanonicalize", edge_index, len(x), one_way=False)
-        felt = symmetry[edge_index]
+        felt = symmetry.view(len(x), pairs)[edge_index]  # of all pairs of streams of both ends
         if edge_streams is not None:
             require_tensor(edge_streams, "edge_streams", (len(edge_attr), 2), WHOLE, "MonomialCanonicalize")
-            # The symmetry that acts on each end's pair of streams; none acts on inv.
+            # Of the pair that the edge's stream is of at that end; none acts on inv.
             of_pairs = torch.cat([symmetry.view(len(x), pairs), symmetry.new_zeros(len(x), 1)], 1)
-            felt = of_pairs[edge_index.flip(0), edge_streams.T // 2]
-        elif symmetry.ndim > 1:
-            felt = felt[..., 0]
-        flips, scales = ((felt & part > 0).any(0).unsqueeze(-1) for part in (FLIPS, SCALES))
+            felt = of_pairs[edge_index.flip(0), edge_streams.T // 2].unsqueeze(-1)
+        flips, scales = ((felt & part > 0).any(0).any(-1, keepdim=True) for part in (FLIPS, SCALES))
         return nodes, neutral(edge_attr, flips, scales)
 
 

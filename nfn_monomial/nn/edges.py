@@ -170,9 +170,11 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def watched(x: Tensor) -> bool:
-    """Returns whether somebody sees the operators on a tensor: a compiler, a transform, autocast, or its class."""
+    """Returns whether somebody sees the operators on a tensor: a compiler, a tracer, a transform, autocast, or its
+    class."""
     return (
         torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
         or type(x) not in (Tensor, nn.Parameter)
         or x.is_meta
         or torch.is_autocast_enabled(x.device.type)

@@ -269,6 +269,16 @@ def test_on_graphs_of_balanced_networks_any_layer_keeps_the_symmetries(layer):
     torch.testing.assert_close(readout(moved), readout(networks), rtol=1e-8, atol=1e-10)
 
 
+def test_without_edge_streams_all_that_acts_on_an_edges_ends_counts():
+    graph = mixed_batch([GAIN])
+    x, e = torch.zeros(len(graph.x), 4 * 5).double(), torch.randn(graph.num_edges, 4, generator=generator()).double()
+    end, pairs = pyg.MonomialCanonicalize(), graph.stream_symmetry
+    _, edges = end(x, pairs, graph.edge_index, e)
+    one = pairs[:, 0] | pairs[:, 1]
+    assert torch.equal(edges, end(x[:, :12], one, graph.edge_index, e)[1])
+    assert not torch.equal(edges, e)
+
+
 @pytest.mark.parametrize("kind", ["scale", "sign", "both"])
 def test_charges_of_edges_end_under_what_acts_at_either_end(kind):
     """Edges between FIXED nodes stay as they are; a sign at one end is enough to lose an edge's sign."""
@@ -410,6 +420,16 @@ def test_reverse_edges_are_refused(order):
     conv(x, graph.edge_index, e)
     with torch.autocast("cpu"), pytest.raises(ValueError, match="is the reverse of another edge"):
         conv(x, one[0], one[1])
+
+
+def test_reverse_edges_are_found_among_many_nodes():
+    """Numbers of pairs of nodes do not fit into the 32 bits of these indices."""
+    nodes = torch.arange(70_000, dtype=torch.int32)
+    down = torch.stack([nodes[1:], nodes[:-1]])
+    conv, x, e = pyg.MonomialConv(1), torch.zeros(len(nodes), 3), torch.zeros(len(nodes), 1)
+    conv(x, down, e[1:])
+    with pytest.raises(ValueError, match=r"edge 69998 \(69999 -> 69998\) is the reverse of another edge"):
+        conv(x, torch.cat([down, down[:, -1:].flip(0)], 1), e)
 
 
 def test_recurrent_edges_are_no_reverse_ones():
@@ -618,6 +638,14 @@ def _compile_of_torch_geometric(model, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the newest release names torch.compile in its place
         return torch_geometric.compile(model, **options)
+
+
+def test_a_layer_is_traced():
+    layer, x, edge_index, e = streams_of(RELU, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sizes become constants, and tracing is deprecated
+        traced = torch.jit.trace(layer, (x, edge_index, e), check_trace=False)
+        torch.testing.assert_close(traced(x + 1, edge_index, e), layer(x + 1, edge_index, e), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("pairs", [None, 2], ids=["chains", "any networks"])
