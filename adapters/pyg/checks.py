@@ -164,9 +164,11 @@ def check_edges(where: str, edge_index: Tensor, nodes: int, *, one_way: bool) ->
         )
     # Where all edges lead to larger numbers, as to_graph writes them, none leads back.
     if one_way and bool((source > target).any()):
-        back = torch.isin(target * nodes + source, source * nodes + target) & (source != target)
-        if bool(back.any()):
-            edge = int((back & (source > target)).nonzero()[0])
+        pairs, order = (torch.minimum(source, target) * nodes + torch.maximum(source, target)).sort()
+        leads_back = (source > target)[order]
+        both_ways = (pairs.diff() == 0) & (leads_back[1:] != leads_back[:-1])
+        if bool(both_ways.any()):
+            edge = int(order[both_ways.nonzero()[0] + leads_back[1:][both_ways][0]])
             ends = f"{int(source[edge])} -> {int(target[edge])}"
             raise InvalidValueError(
                 f"{where}: edge {edge} ({ends}) is the reverse of another edge. Messages go both ways along each edge, "

@@ -140,11 +140,14 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     other. On graphs of one chain of layers it computes the same as ``MessagePassing(space, channels, tied=True)``, with
     the same parameters. The output is an update: add it for a residual connection.
 
-    Any edges will do, in any order. `propagate` sends along each edge the forward message, the backward one and hidden
-    features, side by side ``(E, 3 C)``: `message`, which hooks see and explainers mask. `aggregate` adds up the first
-    at targets and the second at sources, and averages the third at both; `edge_updater` updates the edges. Where nobody
-    watches these steps (no hook, explainer, compiler or subclass), `exchange` computes the same block by block, which
-    takes less time and half of the memory.
+    Edges may be in any order. Reverse edges are refused, because they would need the inverse charges; with
+    ``edge_streams``, which say how each edge transforms (recurrent networks have edges both ways), none is looked for.
+
+    `propagate` sends along each edge the forward message, the backward one and hidden features, side by side
+    ``(E, 3 C)``: `message`, which hooks see and explainers mask. `aggregate` adds up the first at targets and the
+    second at sources, and averages the third at both; `edge_updater` updates the edges. Where nobody watches these
+    steps (no hook, explainer, compiler or subclass), `exchange` computes the same block by block, which takes less time
+    and half of the memory.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 
@@ -188,6 +191,11 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             edge_attr: of edges.
             edge_streams: ``(E, 2)``, the stream that transforms as an edge does at its target and at its source, as in
                 graphs of any network; without it +1 and -1.
+
+        Raises:
+            ValueError: if shapes do not fit, or, of indices on a CPU, an end is no node or an edge the reverse of
+                another one.
+            TypeError: if dtypes or devices do not fit.
         """
         streams = streams_of(
             "MonomialConv", x, self.channels, self.pairs, self.edges.ends,
