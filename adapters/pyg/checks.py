@@ -56,8 +56,9 @@ def kernel_of(graph: Any) -> tuple[int, ...]:
 
 def looks_at_values(index: Tensor) -> bool:
     """Returns whether a layer looks at values of indices: on a CPU, where nothing waits for them and they are known."""
-    known = type(index) is Tensor and torch._C._functorch.maybe_current_level() is None
-    return known and index.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    return type(index) is Tensor and index.device.type == "cpu"
 
 
 @checked
