@@ -65,6 +65,7 @@ lint: $(INSTALLED) tree
 
 docs: $(INSTALLED) tree
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs/links.py build/site
 
 # Two processes of one thread each: tensors in tests are too small for threads to help.
 test: lint

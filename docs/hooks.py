@@ -7,6 +7,7 @@ so that the pages read as well there.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 
@@ -63,10 +64,24 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return linked(markdown, page.file.src_uri)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links of tutorials, which are pages of their own making: mkdocs leaves these as they are written."""
+    if not page.file.src_uri.endswith(".py"):
+        return html
+
+    def on_site(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), link["path"]))
+        file = files.get_file_from_path(path)
+        return link[0] if file is None else f'href="{file.url_relative_to(page.file)}{link["anchor"] or ""}"'
+
+    return re.sub(r'href="(?P<path>[^":#]+\.(?:md|py))(?P<anchor>#[^"]*)?"', on_site, html)
+
+
 def linked(markdown: str, page: str) -> str:
     """The text of a page with links as they are on the site."""
     folder, _, name = page.rpartition("/")
     if folder == "results":  # written in benchmarks/results/NAME
+        markdown = re.sub(r"\]\((?:\.\./){3}docs/", "](../", markdown)
         markdown = re.sub(r"\]\(\.\./frozen/([\w-]+)/(?:README|table)\.md", r"](frozen.md#\1", markdown)
         markdown = re.sub(r"\]\((?:\.\./)?([\w-]+)/(?:README|table)\.md", r"](\1.md", markdown)
         markdown = re.sub(r"\]\((?:README|table)\.md", f"]({name}", markdown)

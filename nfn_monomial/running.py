@@ -128,8 +128,8 @@ def _finite(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def relative_error(x: Tensor, expected: Tensor, scale: Tensor) -> float:
     """Returns the largest difference, divided by ``scale``; 0 where there is none, NaN where one is NaN."""
-    error = float((x - expected).detach().abs().max())
-    return error if not error else error / float(scale) if float(scale) else float("inf")
+    error, size = (float(t.detach()) for t in ((x - expected).abs().max(), scale))
+    return error if not error else error / size if size else float("inf")
 
 
 def largest_change(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:

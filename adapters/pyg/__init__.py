@@ -48,8 +48,10 @@ refuse. With transforms and layers of ``torch_geometric``:
   ``edge_attr`` work. Layers take nodes and edges in any order, `from_graph` in that of `to_graph` alone.
 - ``ToUndirected`` gives every edge a reverse one with the same ``edge_attr`` and sorts them (nothing is added up, for
   no edge has a reverse one before). A reverse edge would need the inverse charges, so layers that respect the
-  symmetries and `from_graph` refuse the result; it is for layers that know none, after a canonical form. The same
-  goes for ``AddSelfLoops``.
+  symmetries and `from_graph` refuse the result; it is for layers that know none, after `MonomialCanonicalize` or on
+  graphs of balanced networks. `from_graph` and whole models refuse ``AddSelfLoops`` too.
+- A batch of batches holds the graphs of all of them.
+- Graphs that neural-graphs and ScaleGMN made become such graphs by `adopt`, and `release` is the way back.
 - Neurons without edges are nodes like any other for layers; `from_graph` needs every edge, zeros included.
 """
 
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from .convert import FromGraph, ToGraph, common_kernel, from_graph, from_graphs, to_graph, to_graphs
     from .group import act, assert_graph_equivariant, assert_graph_invariant, random_graph_element
     from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
+    from .peers import adopt, release
 else:
     lazy(
         __name__,
@@ -74,6 +77,7 @@ else:
             "convert": ["FromGraph", "ToGraph", "common_kernel", "from_graph", "from_graphs", "to_graph", "to_graphs"],
             "group": ["act", "assert_graph_equivariant", "assert_graph_invariant", "random_graph_element"],
             "models": ["MonomialBlock", "MonomialEmbedding", "MonomialGNN", "MonomialPool"],
+            "peers": ["adopt", "release"],
         },
     )
 
@@ -89,6 +93,7 @@ __all__ = [
     "MonomialPool",
     "ToGraph",
     "act",
+    "adopt",
     "assert_graph_equivariant",
     "assert_graph_invariant",
     "check_graph",
@@ -97,6 +102,7 @@ __all__ = [
     "from_graphs",
     "layer_groups",
     "random_graph_element",
+    "release",
     "to_graph",
     "to_graphs",
 ]

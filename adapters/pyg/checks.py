@@ -28,11 +28,14 @@ def require_tensor(x: object, name: str, shape: Sequence[int | str], dtypes: Seq
 
 
 def graph_ids(graph: Any) -> tuple[Tensor, int]:
-    """The number of each node's graph ``(N,)``, and the number of graphs; a single ``Data`` is graph 0."""
+    """The number of each node's graph ``(N,)``, and the number of graphs; a single ``Data`` is graph 0.
+
+    A batch of batches has as many graphs as these have together, which its ``num_graphs`` does not say, but ``kernel``.
+    """
     ids = getattr(graph, "batch", None)
     if ids is None:
         return graph.x.new_zeros(len(graph.x), dtype=torch.long), 1
-    return ids, int(graph.num_graphs)
+    return ids, len(graph.kernel)
 
 
 def kernel_of(graph: Any) -> tuple[int, ...]:
@@ -51,9 +54,11 @@ def kernel_of(graph: Any) -> tuple[int, ...]:
     return kernel
 
 
-def looks_at_values(graph: Any) -> bool:
-    """Returns whether a layer looks at values of a graph's indices: on a CPU, where nothing waits for them."""
-    return graph.edge_index.device.type == "cpu" and not torch.compiler.is_compiling()
+def looks_at_values(index: Tensor) -> bool:
+    """Returns whether a layer looks at values of indices: on a CPU, where nothing waits for them and they are known."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    return type(index) is Tensor and index.device.type == "cpu"
 
 
 @checked
@@ -93,6 +98,7 @@ def check_attributes(graph: Any, where: str) -> None:
         )
     require_tensor(graph.x, "x", ("N", "C"), FLOATING, where)
     require_tensor(graph.edge_attr, "edge_attr", ("E", "K C"), FLOATING, where)
+    require_tensor(graph.kernel, "kernel", ("B", "D"), WHOLE, where)
     n, e = len(graph.x), len(graph.edge_attr)
     if not n or not e:
         raise InvalidValueError(f"{where}: an empty graph: {n} nodes and {e} edges")
@@ -107,12 +113,13 @@ def check_attributes(graph: Any, where: str) -> None:
 def check_values(graph: Any, where: str) -> None:
     """The part of `check_graph` that looks at values of indices."""
     ids, count = graph_ids(graph)
-    n = len(graph.x)
+    n, own = len(graph.x), ids.clamp(0, count - 1)
     ends = graph.edge_index.clamp(0, n - 1)
-    filled = torch.zeros(count, dtype=torch.bool, device=ids.device).index_fill_(0, ids, True)
+    filled = torch.zeros(count, dtype=torch.bool, device=ids.device).index_fill_(0, own, True)
     known = torch.tensor([s.value for s in Symmetry], device=ids.device)
     outside = (graph.layer < 0) | (graph.layer > graph.depth) | (graph.neuron < 0)
     problems = {
+        "node {} is of a graph for which kernel has no row ({} nodes in all)": ids != own,
         "graph {} of the batch is empty ({} in all)": ~filled,
         "node {}: symmetry is no value of Symmetry ({} nodes in all)": ~torch.isin(graph.symmetry, known),
         "node {}: layer is not within 0 .. depth, or neuron is negative ({} nodes in all)": outside,
@@ -120,7 +127,7 @@ def check_values(graph: Any, where: str) -> None:
         "edge {} connects two graphs of the batch ({} edges in all)": ids[ends[0]] != ids[ends[1]],
         "edge {} does not lead from node set to node set as its parameter edge_layer does ({} edges in all): "
         "self-loops, reverse and skipped edges carry the wrong charge. Use AddSelfLoops and ToUndirected behind "
-        "from_graph, or in front of layers that know no charges": _misled(graph, ids, ends),
+        "from_graph, or in front of layers that know no charges": _misled(graph, own, ends),
     }
     # One synchronisation for all of them; the wrong places are looked up only if there are any.
     wrong = torch.stack([bad.any() for bad in problems.values()]).tolist()
@@ -144,15 +151,31 @@ def _misled(graph: Any, ids: Tensor, ends: Tensor) -> Tensor:
     return (joined[:, number] != layers).any(0)
 
 
-def check_ends(edge_index: Tensor, nodes: int) -> None:
-    """Raises unless both ends of all edges are nodes."""
+def check_edges(where: str, edge_index: Tensor, nodes: int, *, one_way: bool) -> None:
+    """Raises unless both ends of all edges are nodes and, if edges lead ``one_way``, as in chains of layers, no edge is
+    the reverse of another one."""
+    if not looks_at_values(edge_index):
+        return
+    source, target = edge_index.long()
     if bool((wrong := (edge_index < 0) | (edge_index >= nodes)).any()):
         edge = int(wrong.any(0).nonzero()[0])
-        source, target = edge_index[:, edge].tolist()
         raise InvalidValueError(
-            f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
-            "made for another graph?"
+            f"{where}: edge {edge} of edge_index leads from node {int(source[edge])} to node {int(target[edge])}, and "
+            f"x has {nodes} nodes: was it made for another graph?"
         )
+    # Where all edges lead to larger numbers, as to_graph writes them, none leads back.
+    if one_way and bool((source > target).any()):
+        pairs, order = (torch.minimum(source, target) * nodes + torch.maximum(source, target)).sort()
+        leads_back = (source > target)[order]
+        both_ways = (pairs.diff() == 0) & (leads_back[1:] != leads_back[:-1])
+        if bool(both_ways.any()):
+            edge = int(order[both_ways.nonzero()[0] + leads_back[1:][both_ways][0]])
+            ends = f"{int(source[edge])} -> {int(target[edge])}"
+            raise InvalidValueError(
+                f"{where}: edge {edge} ({ends}) is the reverse of another edge. Messages go both ways along each edge, "
+                "and a reverse one would need the inverse charges: leave out ToUndirected and the like, or have them "
+                "after MonomialCanonicalize alone; of other packages' graphs, adopt drops reverse edges"
+            )
 
 
 def streams_of(

@@ -5,22 +5,23 @@ networks of different architectures and activations in one batch. Node features 
 by side, of charge +1, -1 and 0 (see `nfn_monomial.nn.neurons`); edge features ``edge_attr (E, C)`` have charge +1 at
 the target and -1 at the source. Graphs of networks that are no chains have as many pairs of streams as charges occur.
 Layers take and give tensors, as those of ``torch_geometric`` do, and fit into its ``Sequential``.
-`MonomialCanonicalize` ends the charges: after it any layer, PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
+`MonomialCanonicalize` ends the charges of nodes, and of edges if it is given these: after it any layer, PNAConv,
+GATv2Conv or TransformerConv, keeps the symmetries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.inits import reset
 
-from nfn_monomial.checks import Count, checked, shown
-from nfn_monomial.errors import InvalidTypeError
+from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, shown
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.blocked import exchange
 from nfn_monomial.nn.canonicalize import neutral
 from nfn_monomial.nn.edges import (
@@ -41,7 +42,7 @@ from nfn_monomial.nn.neurons.layout import kind_of
 from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, gated, updated
 from nfn_monomial.nn.sizes import length, over_size, over_sizes, reciprocal_frames
 
-from .checks import check_ends, streams_of
+from .checks import check_edges, require_tensor, streams_of
 from .factors import FLIPS, SCALES
 
 
@@ -140,11 +141,14 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     other. On graphs of one chain of layers it computes the same as ``MessagePassing(space, channels, tied=True)``, with
     the same parameters. The output is an update: add it for a residual connection.
 
-    Any edges will do, in any order. `propagate` sends along each edge the forward message, the backward one and hidden
-    features, side by side ``(E, 3 C)``: `message`, which hooks see and explainers mask. `aggregate` adds up the first
-    at targets and the second at sources, and averages the third at both; `edge_updater` updates the edges. Where nobody
-    watches these steps (no hook, explainer, compiler or subclass), `exchange` computes the same block by block, which
-    takes less time and half of the memory.
+    Edges may be in any order. Reverse edges are refused, because they would need the inverse charges; with
+    ``edge_streams``, which say how each edge transforms (recurrent networks have edges both ways), none is looked for.
+
+    `propagate` sends along each edge the forward message, the backward one and hidden features, side by side
+    ``(E, 3 C)``: `message`, which hooks see and explainers mask. `aggregate` adds up the first at targets and the
+    second at sources, and averages the third at both; `edge_updater` updates the edges. Where nobody watches these
+    steps (no hook, explainer, compiler or subclass), `exchange` computes the same block by block, which takes less time
+    and half of the memory.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 
@@ -188,13 +192,17 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             edge_attr: of edges.
             edge_streams: ``(E, 2)``, the stream that transforms as an edge does at its target and at its source, as in
                 graphs of any network; without it +1 and -1.
+
+        Raises:
+            ValueError: if shapes do not fit, or, of indices on a CPU, an end is no node or an edge the reverse of
+                another one.
+            TypeError: if dtypes or devices do not fit.
         """
         streams = streams_of(
             "MonomialConv", x, self.channels, self.pairs, self.edges.ends,
             edge_index=edge_index, edge_attr=edge_attr, edge_streams=edge_streams,
         )  # fmt: skip
-        if edge_attr.device.type == "cpu" and not watched(edge_attr):
-            check_ends(edge_index, len(x))
+        check_edges("MonomialConv", edge_index, len(x), one_way=edge_streams is None)
         at = GraphIncidence(edge_index, len(x), streams.shape[1], edge_streams)
         # Nodes bring all their streams, of which every edge takes its own.
         maps = self.edges.ends.flatten(0, 1)
@@ -340,6 +348,7 @@ class MonomialNorm(_StreamLayer):
             "MonomialNorm", x, self.channels, self.pairs, self.gain, edge_index=edge_index, edge_attr=edge_attr,
             edge_streams=edge_streams, symmetry=symmetry, group=group,
         )  # fmt: skip
+        check_edges("MonomialNorm", edge_index, len(x), one_way=edge_streams is None)
         (nodes, count, _), target = streams.shape, edge_index[1]
         members = torch.zeros_like(group).index_add(0, group, torch.ones_like(group)).index_select(0, group)
         roots = (self.channels * members.double().unsqueeze(1)).sqrt()
@@ -359,19 +368,71 @@ class MonomialNorm(_StreamLayer):
 
 
 class MonomialCanonicalize(nn.Module):
-    """Kill the charges of node features: after it scales and signs act no more, and any graph layer may follow.
+    """Kills the charges of nodes and edges: after it scales and signs act no more, and any graph layer may follow.
 
     Where scales act, the vector of a neuron's stream is divided by its norm; where signs flip, entries become absolute
-    values; ``inv`` and FIXED nodes stay as they are.
+    values; ``inv`` and FIXED nodes stay as they are. The vector of an edge is changed by what acts at either end. A
+    layer that reads ``edge_attr`` keeps the symmetries only if edges were given to this one.
+
+    >>> from torch_geometric.nn import GINEConv, Sequential
+    >>> net = Sequential(
+    ...     "x, edge_index, edge_attr, symmetry",
+    ...     [
+    ...         (MonomialConv(8), "x, edge_index, edge_attr -> x, edge_attr"),
+    ...         (MonomialCanonicalize(), "x, symmetry, edge_index, edge_attr -> x, edge_attr"),
+    ...         (GINEConv(nn.Linear(24, 32), edge_dim=8), "x, edge_index, edge_attr -> x"),
+    ...     ],
+    ... )
     """
 
+    @overload
+    def forward(self, x: Tensor, symmetry: Tensor) -> Tensor: ...
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        symmetry: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor,
+        edge_streams: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+
     @checked
-    def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
-        """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
+    def forward(
+        self,
+        x: Tensor,
+        symmetry: Tensor,
+        edge_index: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        edge_streams: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """``x (N, (2 K + 1) C)`` and ``edge_attr (E, C')`` -> invariants of these shapes; ``x`` alone without edges.
+
+        For ``symmetry`` see `MonomialGate`, for ``edge_streams`` `MonomialConv`.
+
+        Raises:
+            ValueError: if shapes do not fit, or ``edge_index`` or ``edge_attr`` is given without the other.
+        """
         pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
         channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
         streams = streams_of("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
-        return torch.cat([_neutral(streams[:, :-1], symmetry), streams[:, -1:]], 1).flatten(1)
+        nodes = torch.cat([_neutral(streams[:, :-1], symmetry), streams[:, -1:]], 1).flatten(1)
+        if edge_index is None and edge_attr is None and edge_streams is None:
+            return nodes
+        if edge_index is None or edge_attr is None:
+            raise InvalidValueError("MonomialCanonicalize: edges need both edge_index and edge_attr")
+        require_tensor(edge_attr, "edge_attr", ("E", "C"), FLOATING, "MonomialCanonicalize")
+        require_tensor(edge_index, "edge_index", (2, len(edge_attr)), WHOLE, "MonomialCanonicalize")
+        check_edges("MonomialCanonicalize", edge_index, len(x), one_way=False)
+        felt = symmetry.view(len(x), pairs)[edge_index]  # of all pairs of streams of both ends
+        if edge_streams is not None:
+            require_tensor(edge_streams, "edge_streams", (len(edge_attr), 2), WHOLE, "MonomialCanonicalize")
+            # Of the pair that the edge's stream is of at that end; none acts on inv.
+            of_pairs = torch.cat([symmetry.view(len(x), pairs), symmetry.new_zeros(len(x), 1)], 1)
+            felt = of_pairs[edge_index.flip(0), edge_streams.T // 2].unsqueeze(-1)
+        flips, scales = ((felt & part > 0).any(0).any(-1, keepdim=True) for part in (FLIPS, SCALES))
+        return nodes, neutral(edge_attr, flips, scales)
 
 
 def _acts(symmetry: Tensor, streams: int, part: int) -> Tensor:

@@ -62,7 +62,7 @@ class MonomialEmbedding(Composite):
             ValueError: see `check_graph`; or if widths or numbers of inputs and outputs are not those it was built for.
         """
         check_attributes(graph, "MonomialEmbedding")
-        looks = looks_at_values(graph)
+        looks = looks_at_values(graph.edge_index)
         if looks:
             check_values(graph, "MonomialEmbedding")
         if graph.x.shape[1] != self.in_channels or graph.edge_attr.shape[1] != self.in_channels * self.entries:
@@ -180,7 +180,7 @@ class MonomialPool(nn.Module):
             parts.append(moments_of(outputs)[0])
         else:
             counts = ids.new_zeros(count).index_add(0, ids, outputs.to(ids))
-            if looks_at_values(graph) and not bool((counts == self.outputs).all()):
+            if looks_at_values(graph.edge_index) and not bool((counts == self.outputs).all()):
                 raise InvalidValueError(
                     f"MonomialPool(outputs={self.outputs}): networks of {sorted(set(counts.tolist()))} outputs; use "
                     "outputs=None for networks of different numbers"

@@ -62,7 +62,7 @@ def runs_of(graph: Any, spaces: Sequence[WeightSpace], where: str) -> list[Graph
     widths = torch.bincount(layers, minlength=count * (most + 1)).view(count, most + 1).tolist()
     runs: list[GraphRun] = []
     for (space, row), alike in itertools.groupby(zip(spaces, widths, strict=True)):
-        sizes = _sizes_of(space, row)
+        sizes = sizes_of(space, row)
         if sizes is None:
             check_values(graph, where)
             number = sum(run.graphs for run in runs)
@@ -77,7 +77,7 @@ def runs_of(graph: Any, spaces: Sequence[WeightSpace], where: str) -> list[Graph
     return runs
 
 
-def _sizes_of(space: WeightSpace, widths: Sequence[int]) -> dict[str, int] | None:
+def sizes_of(space: WeightSpace, widths: Sequence[int]) -> dict[str, int] | None:
     """The size of each node of a space, of the numbers of neurons in each node set; None if they do not fit."""
     graph = factors_of(space)
     widths, more = widths[: len(graph.sets)], widths[len(graph.sets) :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -167,7 +167,8 @@ def _load(
 @contextmanager
 def bar_of_runs() -> Iterator[Callable[[News], None]]:
     """Shows a bar over all runs and their epochs, and a line for every run that is finished; both on stderr."""
-    with progress_bar() as bar:
+    bar = progress_bar()
+    with nullcontext() if bar.disable else bar:
         task = bar.add_task("starting", total=None)
 
         def show(progress: News) -> None:

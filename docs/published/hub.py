@@ -1,5 +1,6 @@
-"""Snapshots of the Hugging Face hub: a folder for each network, with `model.safetensors` and a `results.json` that states
-its accuracy."""
+"""Snapshots of the Hugging Face hub: a folder for each network, with `model.safetensors` and `results.json`.
+
+The latter states the accuracy."""
 
 import json
 from pathlib import Path

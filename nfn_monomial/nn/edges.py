@@ -170,7 +170,8 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def watched(x: Tensor) -> bool:
-    """Returns whether somebody sees the operators on a tensor: a compiler, a transform, autocast, or its class."""
+    """Returns whether somebody sees the operators on a tensor: a compiler, a tracer, a transform, autocast, or its
+    class."""
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None

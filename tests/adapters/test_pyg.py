@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import warnings
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import all_spaces, spaces
 from torch import nn
 from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
 
 from nfn_monomial import Canonicalize, EquivariantLinear, WeightSpace
 from nfn_monomial.adapters import pyg
@@ -123,6 +125,23 @@ def test_different_architectures_in_one_batch(others):
         found = from_graphs(graphs, [networks[i][1] for i in numbers])
         for tensors, i in zip(found, numbers, strict=True):
             assert_same(tensors, networks[i][0])
+
+
+def test_a_batch_of_batches_holds_all_of_their_graphs():
+    space = WeightSpace.mlp([2, 5, 3], "relu")
+    first, second = (pyg.to_graph(networks_of(space, batch, seed=batch), space) for batch in (2, 3))
+    inner, last = Batch.from_data_list([first, second]), pyg.to_graph(networks_of(RELU, 1), RELU)
+    both = Batch.from_data_list([inner, last])
+    flat = Batch.from_data_list([*first.to_data_list(), *second.to_data_list(), *last.to_data_list()])
+    spaces = [space] * 5 + [RELU]
+    for found, expected in zip(pyg.from_graphs(both, spaces), pyg.from_graphs(flat, spaces), strict=True):
+        assert_same(found, expected)
+    model = pyg.MonomialGNN(4, 1, kernel=(), inputs=2, outputs=3).double()
+    torch.testing.assert_close(model(both), model(flat), rtol=1e-12, atol=1e-14)
+    pyg.assert_graph_invariant(model, both, rtol=1e-8)
+    for part in (inner, both[0]):
+        assert_same(pyg.from_graph(part, space), pyg.from_graph(Batch.from_data_list(flat[:5]), space))
+    assert next(iter(DataLoader([first, second], 2))).batch.max() == 4
 
 
 def test_networks_wider_than_the_space_says():
@@ -249,6 +268,15 @@ def test_checks_find_what_does_not(message):
     check, layer = FAULTY[message]
     with pytest.raises(AssertionError, match=message):
         check(layer, to_graphs(mixed()))
+
+
+def test_checks_of_layers_with_parameters_do_not_warn():
+    graph = pyg.to_graph(networks_of(RELU), RELU)
+    factor = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pyg.assert_graph_equivariant(lambda g: changed(g, x=factor * g.x, edge_attr=factor * g.edge_attr), graph)
+        pyg.assert_graph_invariant(lambda g: factor * readout(g), graph)
 
 
 def test_an_element_acts_on_what_a_node_feels():

@@ -3,26 +3,38 @@
 import copy
 import itertools
 import os
+import warnings
 from collections.abc import Sequence
 
 import pytest
 import torch
 import torch.distributed as dist
-from graphs import CNN, GAIN, RELU, networks_of
+import torch_geometric
+from graphs import CNN, GAIN, RELU, networks_of, shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cnns, general, mlps
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 from torch_geometric.explain import Explainer, GNNExplainer
-from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
+from torch_geometric.nn import (
+    GATv2Conv,
+    GINEConv,
+    GPSConv,
+    PNAConv,
+    Sequential,
+    TransformerConv,
+    global_mean_pool,
+)
+from torch_geometric.utils import to_undirected
 
-from nfn_monomial import EquivariantNorm, Features, WeightSpace
+from nfn_monomial import Axis, EquivariantNorm, Features, Symmetry, WeightSpace, balance
 from nfn_monomial.adapters import pyg
 from nfn_monomial.adapters.pyg.conv import GraphIncidence
 from nfn_monomial.nn import MessageBlock, blocked, edges
 from nfn_monomial.nn.edges import AtEnd
 from nfn_monomial.nn.neurons import neuron_layout
+from nfn_monomial.space import Node
 from nfn_monomial.testing import random_networks
 
 widths = st.integers(1, 3)
@@ -205,6 +217,96 @@ def test_runs_in_the_sequential_of_torch_geometric_before_and_after_its_layers()
     torch.testing.assert_close(found, expected[g.permutation.argsort()], rtol=1e-9, atol=1e-9)
 
 
+def after_canonicalize(layer, width):
+    """A readout of graphs: embedding, a layer that keeps charges, the end of charges, and any layer of nodes."""
+    embed, conv = pyg.MonomialEmbedding(width, KERNEL, 9, 9, pairs=PAIRS), pyg.MonomialConv(width, PAIRS)
+    canonicalize = pyg.MonomialCanonicalize()
+    nn.ModuleList([embed, conv, layer]).double()
+
+    def readout(graph):
+        x, e = embed(graph)
+        x, e = conv(x, graph.edge_index, e, graph.edge_streams)
+        x, e = canonicalize(x, graph.stream_symmetry, graph.edge_index, e, graph.edge_streams)
+        return global_mean_pool(layer(x, graph.edge_index, e), graph.batch)
+
+    return readout
+
+
+KERNEL, PAIRS = pyg.common_kernel(GAIN, CNN), 2
+IN, DEGREES = (2 * PAIRS + 1) * 4, torch.ones(8, dtype=torch.long)
+ANY_LAYER = {
+    "GINE": lambda: GINEConv(nn.Sequential(nn.Linear(IN, 8), nn.SiLU(), nn.Linear(8, 8)), edge_dim=4),
+    "PNA": lambda: PNAConv(IN, 8, ["mean", "max", "std"], ["identity", "amplification"], DEGREES, edge_dim=4),
+    "Transformer": lambda: TransformerConv(IN, 8, edge_dim=4),
+    "GATv2": lambda: GATv2Conv(IN, 8, edge_dim=4),
+}
+
+
+@pytest.mark.parametrize("layer", ANY_LAYER)
+def test_after_the_end_of_charges_any_layer_keeps_the_symmetries(layer):
+    torch.manual_seed(0)
+    spaces = [CNN, GAIN, RELU, WeightSpace.mlp([2, 5, 5, 1], "tanh"), WeightSpace.mlp([2, 5, 1], "sin")]
+    graph = mixed_batch(spaces)
+    assert graph.stream_symmetry.shape[1] == PAIRS
+    pyg.assert_graph_invariant(after_canonicalize(ANY_LAYER[layer](), 4), graph, rtol=1e-8)
+
+
+@pytest.mark.parametrize("layer", ANY_LAYER)
+def test_on_graphs_of_balanced_networks_any_layer_keeps_the_symmetries(layer):
+    torch.manual_seed(0)
+    spaces = [WeightSpace.mlp([2, 6, 6, 1], "relu"), WeightSpace.mlp([2, 5, 1], "tanh")]
+    networks = [random_networks(space, 3, generator=generator(i)) for i, space in enumerate(spaces)]
+    embed = pyg.MonomialEmbedding(4, (), 2, 1, pairs=PAIRS).double()
+    layer = ANY_LAYER[layer]().double()
+
+    def readout(networks):
+        balanced = [(balance(t, space)[0], space.uncharged()) for t, space in zip(networks, spaces, strict=True)]
+        graph = pyg.to_graphs(balanced)
+        x, e = embed(graph)
+        return global_mean_pool(layer(x, graph.edge_index, e), graph.batch)
+
+    moved = [space.sample(3, generator=generator(7)).act(t) for t, space in zip(networks, spaces, strict=True)]
+    torch.testing.assert_close(readout(moved), readout(networks), rtol=1e-8, atol=1e-10)
+
+
+def test_without_edge_streams_all_that_acts_on_an_edges_ends_counts():
+    graph = mixed_batch([GAIN])
+    x, e = torch.zeros(len(graph.x), 4 * 5).double(), torch.randn(graph.num_edges, 4, generator=generator()).double()
+    end, pairs = pyg.MonomialCanonicalize(), graph.stream_symmetry
+    _, edges = end(x, pairs, graph.edge_index, e)
+    one = pairs[:, 0] | pairs[:, 1]
+    assert torch.equal(edges, end(x[:, :12], one, graph.edge_index, e)[1])
+    assert not torch.equal(edges, e)
+
+
+@pytest.mark.parametrize("kind", ["scale", "sign", "both"])
+def test_charges_of_edges_end_under_what_acts_at_either_end(kind):
+    """Edges between FIXED nodes stay as they are; a sign at one end is enough to lose an edge's sign."""
+    symmetry = torch.tensor([0, 0, {"scale": 5, "sign": 3, "both": 7}[kind]])
+    edge_index, e = torch.tensor([[0, 0, 2], [1, 2, 1]]), torch.tensor([[3.0, -4.0]]).expand(3, 2)
+    x = torch.zeros(3, 3)
+    new, edges = pyg.MonomialCanonicalize()(x, symmetry, edge_index, e)
+    root = 1 if kind == "sign" else 5 / 2**0.5  # entries are of size 1
+    expected = torch.tensor([[3.0, -4.0], [3 / root, (-4 if kind == "scale" else 4) / root]])[[0, 1, 1]]
+    torch.testing.assert_close(edges, expected)
+    assert torch.equal(new, pyg.MonomialCanonicalize()(x, symmetry))
+    assert edges[:0].shape == pyg.MonomialCanonicalize()(x, symmetry, edge_index[:, :0], e[:0])[1].shape
+
+
+def test_edges_that_lead_nowhere_or_are_half_given_end_no_charges():
+    end, none = pyg.MonomialCanonicalize(), torch.zeros(3, dtype=torch.long)
+    x, e, edge_index = torch.zeros(3, 3), torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.long)
+    refused = {
+        "both edge_index and edge_attr": lambda: end(x, none, edge_index),
+        "leads from node 7 to node 7": lambda: end(x, none, edge_index + 7, e),
+        r"edge_index has shape \(2, 2\); \(2, 1\)": lambda: end(x, none, edge_index, e[:1]),
+        r"edge_streams has shape \(3,\); \(2, 2\)": lambda: end(x, none, edge_index, e, none),
+    }
+    for message, call in refused.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
 LAYERS = {
     "conv": pyg.MonomialConv(4),
     "last conv": pyg.MonomialConv(4, last=True),
@@ -333,6 +435,50 @@ def test_an_end_that_is_no_node_is_refused(end):
         layer(x, edge_index, e)
 
 
+@pytest.mark.parametrize("order", ["as written", "shuffled"])
+def test_reverse_edges_are_refused(order):
+    """They would need the inverse charges: without an error the layer is off by a factor of 80 under scales."""
+    graph = mixed_batch([RELU, CNN])
+    graph = shuffled(graph) if order == "shuffled" else graph
+    x, e = torch.zeros(len(graph.x), 12, dtype=torch.float64), torch.zeros(graph.num_edges, 4, dtype=torch.float64)
+    conv, norm = pyg.MonomialConv(4).double(), pyg.MonomialNorm(4).double()
+    block = pyg.MonomialBlock(4).double()
+    one = torch.cat([graph.edge_index, graph.edge_index[:, 5:6].flip(0)], 1), torch.cat([e, e[:1]])
+    every = to_undirected(graph.edge_index, e)
+    of_nodes = graph.symmetry, pyg.layer_groups(graph)
+    for edge_index, edge_attr in (one, every):
+        for layer, others in ((conv, ()), (norm, of_nodes), (block, of_nodes)):
+            with pytest.raises(ValueError, match="is the reverse of another edge"):
+                layer(x, edge_index, edge_attr, *others)
+        # Behind the end of charges they are edges like others.
+        pyg.MonomialCanonicalize()(x, graph.symmetry, edge_index, edge_attr)
+    conv(x, graph.edge_index, e)
+    with torch.autocast("cpu"), pytest.raises(ValueError, match="is the reverse of another edge"):
+        conv(x, one[0], one[1])
+
+
+def test_reverse_edges_are_found_among_many_nodes():
+    """Numbers of pairs of nodes do not fit into the 32 bits of these indices."""
+    nodes = torch.arange(70_000, dtype=torch.int32)
+    down = torch.stack([nodes[1:], nodes[:-1]])
+    conv, x, e = pyg.MonomialConv(1), torch.zeros(len(nodes), 3), torch.zeros(len(nodes), 1)
+    conv(x, down, e[1:])
+    with pytest.raises(ValueError, match=r"edge 69998 \(69999 -> 69998\) is the reverse of another edge"):
+        conv(x, torch.cat([down, down[:, -1:].flip(0)], 1), e)
+
+
+def test_recurrent_edges_are_no_reverse_ones():
+    """Neurons of one node set may be joined both ways, by edges with charges of their own."""
+    h = WeightSpace(
+        {"x": Node((Symmetry.FIXED,), 2), "h": Node((Symmetry.SCALE,), 4)},
+        {"in": (Axis("h", 1), Axis("x", -1)), "again": (Axis("h", 1), Axis("h", -1))},
+    )
+    graph = mixed_batch([h])
+    pairs = graph.stream_symmetry.shape[1]
+    model = pyg.MonomialGNN(4, 1, kernel=(), inputs=4, outputs=4, pairs=pairs).double()
+    pyg.assert_graph_invariant(model, graph, rtol=1e-8)
+
+
 def test_a_graph_without_edges_has_sums_of_zero():
     layer, x, edge_index, e = streams_of(RELU, 1)
     out, edges = layer(x, edge_index[:, :0], e[:0])
@@ -450,6 +596,47 @@ def test_an_explainer_masks_nodes_and_messages():
     assert torch.equal(model(graph), expected)
 
 
+class _OfNodesOrEdges(_OfTensors):
+    """A number for each node, or for each edge, of a graph that explainers give as tensors."""
+
+    def __init__(self, level, width=4):
+        super().__init__(pyg.MonomialEmbedding(width, (), 2, 1))
+        self.level, self.block, self.head = level, pyg.MonomialBlock(width), nn.Linear(width, 1)
+
+    def forward(self, x, edge_index, edge_attr, graph):
+        nodes, edges = super().forward(x, edge_index, edge_attr, graph)
+        nodes, edges = self.block(nodes, edge_index, edges, graph.symmetry, pyg.layer_groups(graph))
+        nodes, edges = pyg.MonomialCanonicalize()(nodes, graph.symmetry, edge_index, edges)
+        return self.head(nodes[:, -self.head.in_features :] if self.level == "node" else edges)
+
+
+@pytest.mark.parametrize("level", ["node", "edge"])
+@pytest.mark.parametrize("masks", [("attributes", "object"), ("common_attributes", None), (None, "object")], ids=str)
+def test_an_explainer_explains_a_node_or_an_edge(level, masks):
+    """What a block computes at a node depends on the edges there, what it computes at an edge on this one alone."""
+    torch.manual_seed(0)
+    graph = mixed_batch([RELU])
+    model = _OfNodesOrEdges(level).double()
+    explainer = Explainer(
+        model,
+        GNNExplainer(epochs=3),
+        explanation_type="model",
+        node_mask_type=masks[0],
+        edge_mask_type=masks[1],
+        model_config={"mode": "regression", "task_level": level, "return_type": "raw"},
+    )
+    explained = explainer(graph.x, graph.edge_index, edge_attr=graph.edge_attr, graph=graph, index=2)
+    expected = (graph.edge_index == 2).any(0) if level == "node" else torch.arange(graph.num_edges) == 2
+    if masks[1] is not None:
+        assert bool((explained.edge_mask[expected] > 0).all())
+        assert not bool(explained.edge_mask[graph.batch[graph.edge_index[0]] == 1].any())
+    if masks[0] == "attributes":
+        assert explained.node_mask.shape == graph.x.shape
+        assert not bool(explained.node_mask[graph.batch == 1].any())
+    # Masks are gone.
+    assert not any(of.explain for of in model.modules() if isinstance(of, pyg.MonomialConv))
+
+
 def test_every_parameter_has_a_gradient_and_data_may_be_distributed():
     """Without ``find_unused_parameters`` a second step needs gradients of all parameters in the first one."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -477,8 +664,42 @@ def test_a_model_compiles_without_a_break():
     torch.manual_seed(0)
     graph = mixed_batch(SPACES[:2])
     model = pyg.MonomialGNN(4, 2, kernel=(), inputs=2, outputs=1, hidden=16).double()
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(graph), model(graph), rtol=1e-10, atol=1e-12)
+    for compiled in (torch.compile, _compile_of_torch_geometric):
+        of_model = compiled(model, fullgraph=True, backend="eager")
+        torch.testing.assert_close(of_model(graph), model(graph), rtol=1e-10, atol=1e-12)
+
+
+def _compile_of_torch_geometric(model, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the newest release names torch.compile in its place
+        return torch_geometric.compile(model, **options)
+
+
+def test_a_layer_is_traced():
+    layer, x, edge_index, e = streams_of(RELU, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sizes become constants, and tracing is deprecated
+        traced = torch.jit.trace(layer, (x, edge_index, e), check_trace=False)
+        torch.testing.assert_close(traced(x + 1, edge_index, e), layer(x + 1, edge_index, e), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("pairs", [None, 2], ids=["chains", "any networks"])
+def test_a_layer_compiles_into_one_graph_that_takes_other_batches(pairs):
+    layers = Sequential(
+        "x, edge_index, edge_attr, symmetry, streams",
+        [
+            (pyg.MonomialConv(4, pairs), "x, edge_index, edge_attr, streams -> x, edge_attr"),
+            (pyg.MonomialCanonicalize(), "x, symmetry, edge_index, edge_attr, streams -> x, edge_attr"),
+        ],
+    ).double()
+    compiled = _compile_of_torch_geometric(layers, fullgraph=True, dynamic=True, backend="eager")
+    for networks in (2, 5):
+        graph = mixed_batch([GAIN if pairs else CNN, RELU], per_space=networks)
+        x = torch.randn(len(graph.x), 4 * (2 * (pairs or 1) + 1), dtype=torch.float64)
+        e = torch.randn(graph.num_edges, 4, dtype=torch.float64)
+        symmetry, streams = (graph.stream_symmetry, graph.edge_streams) if pairs else (graph.symmetry, None)
+        inputs = x, graph.edge_index, e, symmetry, streams
+        torch.testing.assert_close(compiled(*inputs), layers(*inputs), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e19, 1e37])

@@ -148,7 +148,7 @@ REFUSED = [
      r"edge_attr has width 17; 2 channels .* 9 entries of kernel \(3, 3\) is 18"),
     (from_graph, edited(OF_CNN, x=lambda t: t[:, :1]), CNN, r"edge_attr has width 18; 1 channels .* is 9"),
     (from_graph, KERNELS, RELU, "graphs made with different kernels"),
-    (from_graph, edited(OF_CNN, kernel=lambda t: t[:1]), CNN, r"kernel has shape \(1, 2\); \(2, D\) is expected"),
+    (from_graph, edited(OF_CNN, kernel=lambda t: t[:1]), CNN, r"node 10 is of a graph for which kernel has no row"),
     (to_graph, networks_of(EXPERTS), EXPERTS, "w has 3 ends .* graphs have two: use the core's MessagePassing"),
     (to_graph, without_bias("bias.0"), RELU, r"missing: bias\.0"),
     (to_graph, TENSORS | {"bias.0": TENSORS["bias.0"] * torch.nan}, RELU, r"bias\.0 holds 12 NaN"),

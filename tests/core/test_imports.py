@@ -55,7 +55,7 @@ LINES = {
     "from nfn_monomial.adapters.nfn import MonomialStack": 8_200,
     "import nfn_monomial.adapters.modules": 5_000,
     "from nfn_monomial.adapters.pyg import to_graph": 5_500,
-    "from nfn_monomial.adapters.pyg import MonomialGNN": 7_200,
+    "from nfn_monomial.adapters.pyg import MonomialGNN": 7_300,
 }
 """What somebody imports -> the most lines of this package that it may load."""
 

@@ -205,7 +205,7 @@ def shown_progress(command: str) -> Iterator[Callable[[int, int], None]]:
             words = f", {words} left" if done > 1 else ""  # the first step may be the longest
             errors.print(f"{command}: {done} of {total}{words}", soft_wrap=True, highlight=False)
 
-    with bar:
+    with contextlib.nullcontext() if bar.disable else bar:  # older versions of rich end one with an empty line
         yield progress
 
 
