@@ -56,7 +56,11 @@ def kernel_of(graph: Any) -> tuple[int, ...]:
 
 def looks_at_values(index: Tensor) -> bool:
     """Returns whether a layer looks at values of indices: on a CPU, where nothing waits for them and they are known."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or torch._C._functorch.maybe_current_level() is not None:
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.maybe_current_level() is not None
+    ):
         return False
     return type(index) is Tensor and index.device.type == "cpu"
 
