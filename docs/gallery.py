@@ -329,43 +329,38 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name).partition("+")[0] for name in names}
 
 
-def table(package: str, networks: dict[str, dict[str, Any]]) -> str:
-    """Returns a line for each architecture of a package."""
-    lines = ["| network | read | seconds | weights | tensors | nodes | permuted | scalings | fibre |", "|---" * 9 + "|"]
-    for name in (n for n, entry in ARCHITECTURES.items() if entry.package.startswith(package)):
-        record = networks[name]
-        weights = f"{record['weights']:,}"
+def table(networks: dict[str, dict[str, Any]]) -> str:
+    """Returns a line for each architecture."""
+    lines = ["| network | from | read | seconds | weights | permuted | scalings | fibre |", "|---" * 8 + "|"]
+    for name, record in networks.items():
+        package, weights = ARCHITECTURES[name].package.partition(".")[0].replace("_", "-"), f"{record['weights']:,}"
         if "refused" in record:
-            lines.append(f"| {name} | **no**: {WHY[name]} | | {weights} | | | | | |")
+            lines.append(f"| {name} | {package} | **no**: {WHY[name]} | | {weights} | | | |")
             continue
-        picture = f" ([picture](images/gallery/{file_of(name)}))" if name in DRAWN else ""
+        shown = f"[{name}](images/gallery/{file_of(name)})" if name in DRAWN else name
         fibre = f"{record['fibre']:,}" if "fibre" in record else "-"
         read = WHY[name] if record["left"] else "yes"
-        numbers = (f"{record[key]:,}" for key in ("tensors", "nodes", "permuted", "scalings"))
-        lines.append(
-            f"| {name}{picture} | {read} | {record['seconds']} | {weights} | {' | '.join(numbers)} | {fibre} |"
-        )
+        numbers = [str(record["seconds"]), weights, *(f"{record[key]:,}" for key in ("permuted", "scalings")), fibre]
+        lines.append(f"| {shown} | {package} | {read} | {' | '.join(numbers)} |")
     return "\n".join(lines)
 
 
 def tables(networks: dict[str, dict[str, Any]], packages: dict[str, str]) -> str:
-    """Returns the tables of all packages, and their totals."""
+    """Returns the table, and its totals."""
     refused = [name for name, record in networks.items() if "refused" in record]
     part = [name for name, record in networks.items() if record.get("left") and WHY[name].startswith("in part")]
     forms = [name for name, record in networks.items() if "fibre" in record]
-    parts = [
+    versions = ", ".join(f"{package} {version}" for package, version in packages.items())
+    total = (
         f"{len(networks) - len(refused)} of {len(networks)} architectures are read, {len(part)} of them in part, "
-        f"{len(refused)} are refused; {len(forms)} have a normal form."
-    ]
-    for package, version in packages.items():
-        if package != "torch":
-            parts += [f"### {package} {version}", table(package.replace("-", "_"), networks)]
+        f"{len(refused)} are refused; {len(forms)} have a normal form ({versions})."
+    )
     formless: dict[str, list[str]] = {}
     for name, record in networks.items():
         if "formless" in record:
             formless.setdefault(record["formless"], []).append(name)
-    reasons = [f"- {', '.join(names)}: {reason}." for reason, names in formless.items()]
-    return "\n\n".join([*parts, "### Without a normal form", "\n".join(reasons)])
+    reasons = [f"No normal form, {reason}: {', '.join(names)}." for reason, names in formless.items()]
+    return "\n\n".join([total, table(networks), *reasons])
 
 
 def written(page: str) -> str:
