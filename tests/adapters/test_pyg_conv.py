@@ -683,15 +683,19 @@ def test_a_layer_is_traced():
         torch.testing.assert_close(traced(x + 1, edge_index, e), layer(x + 1, edge_index, e), rtol=1e-12, atol=1e-12)
 
 
+class _ToTheEndOfCharges(nn.Module):
+    def __init__(self, pairs):
+        super().__init__()
+        self.conv, self.end = pyg.MonomialConv(4, pairs), pyg.MonomialCanonicalize()
+
+    def forward(self, x, edge_index, edge_attr, symmetry, streams):
+        x, edge_attr = self.conv(x, edge_index, edge_attr, streams)
+        return self.end(x, symmetry, edge_index, edge_attr, streams)
+
+
 @pytest.mark.parametrize("pairs", [None, 2], ids=["chains", "any networks"])
 def test_a_layer_compiles_into_one_graph_that_takes_other_batches(pairs):
-    layers = Sequential(
-        "x, edge_index, edge_attr, symmetry, streams",
-        [
-            (pyg.MonomialConv(4, pairs), "x, edge_index, edge_attr, streams -> x, edge_attr"),
-            (pyg.MonomialCanonicalize(), "x, symmetry, edge_index, edge_attr, streams -> x, edge_attr"),
-        ],
-    ).double()
+    layers = _ToTheEndOfCharges(pairs).double()
     compiled = _compile_of_torch_geometric(layers, fullgraph=True, dynamic=True, backend="eager")
     for networks in (2, 5):
         graph = mixed_batch([GAIN if pairs else CNN, RELU], per_space=networks)
