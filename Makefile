@@ -107,13 +107,13 @@ test-matrix: $(INSTALLED)
 	    "ROUNDING=1" "ROUNDING=2" "ROUNDING=3"; do \
 	  echo "$$machine"; env OMP_NUM_THREADS=1 SHUFFLE=1 $$machine $(BIN)/pytest -q -n 2 --dist worksteal -m 'not networks and not gallery and not kill' || exit; done
 
-# Versions are read off pyproject.toml, not written twice. What the lowest ones deprecate in one another is no fault of ours. PYTHON=python3.13 make test-newest for another Python.
+# Versions are read off pyproject.toml, not written twice. What the lowest ones warn of in one another is no fault of ours. PYTHON=python3.13 make test-newest for another Python.
 test-oldest:
 	test -d build/oldest || $(PYTHON) -m venv build/oldest
 	build/oldest/bin/python -m pip install $(FETCH) uv
 	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python --resolution lowest-direct -e '.[bench]'
 	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python -e '.[bench,dev]'
-	OMP_NUM_THREADS=1 build/oldest/bin/pytest -q -n 2 --dist worksteal -W ignore::DeprecationWarning
+	OMP_NUM_THREADS=1 build/oldest/bin/pytest -q -n 2 --dist worksteal -W ignore::DeprecationWarning -W ignore::UserWarning
 
 test-newest:
 	test -d build/newest || $(PYTHON) -m venv build/newest

@@ -10,6 +10,7 @@ import pytest
 import torch
 from invoking import plain
 from torch import nn
+from versions_of_torch import since_2_13
 
 from nfn_monomial.tools import __main__ as main_module
 from nfn_monomial.tools.experiments import EXTRAS
@@ -49,6 +50,7 @@ def test_without_the_command_line_it_is_named() -> None:
     assert "error: nfn-monomial needs the package typer: pip install 'nfn-monomial[tools]'" in said
 
 
+@since_2_13  # which imports less of itself
 def test_what_is_missing_is_named_and_the_shipped_predictor_answers_without_it(tmp_path: Path) -> None:
     convolutions = [m for c in (1, 16, 16) for m in (nn.Conv2d(c, 16, 3, stride=2, padding=1), nn.ReLU())]
     net = nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
