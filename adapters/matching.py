@@ -164,7 +164,7 @@ def in_order(weights: Mapping[str, tuple[int, ...]], order: Sequence[str] | None
         if not follows(weights[name], weights[before]):
             which = "in the order of the file" if order is None else f"--order {','.join(names)}"
             raise OrderError(
-                f"{which}: {name}.weight {weights[name]} does not fit behind {before}.weight {weights[before]}; say in "
+                f"{which}: {name}.weight {weights[name]} does not fit after {before}.weight {weights[before]}; say in "
                 f"which order the layers run, as by --order {','.join(sorted(names, key=natural))}"
             )
     return names

@@ -89,7 +89,7 @@ class MonomialProbes(MonomialLayer):
 
     Of ``P`` probes there are ``P`` more channels. In those, a hidden bias holds its neuron's activations, as the next
     layer reads them, and the last bias the networks' outputs; weights are 0. Activations move as biases do, so any
-    layer of this package may follow, and behind `MonomialCanonicalize` and `MonomialPool` the outputs are still there.
+    layer of this package may follow, and after `MonomialCanonicalize` and `MonomialPool` the outputs are still there.
 
     Args:
         network_spec: nfn's spec of the networks, all of whose layers have biases.

@@ -69,7 +69,7 @@ READERS = (MonomialPool, NPPool, HNPPool, StatFeaturizer, CrossAttnEncoder)
 """Layers from features to a tensor."""
 
 WAY_OUT = {
-    CHARGES: "put a MonomialCanonicalize in front of it, with symmetry='permutation' in all layers after that",
+    CHARGES: "put a MonomialCanonicalize before it, with symmetry='permutation' in all layers after that",
     IO: "leave io_symmetry out, or take NPLinear, NPPool or MonomialPool(..., io_symmetry='permutation')",
 }
 
@@ -99,7 +99,7 @@ def kept_by(layer: nn.Module, space: WeightSpace) -> tuple[str, ...]:
     if type(layer) in KEPT:
         return KEPT[type(layer)]
     raise InvalidTypeError(
-        "it cannot be stacked, because it is not known which symmetries it keeps. Put it before or behind the stack, "
+        "it cannot be stacked, because it is not known which symmetries it keeps. Put it before or after the stack, "
         "and check_invariant says whether the whole keeps them; of an activation make a MonomialActivation"
     )
 
@@ -115,7 +115,7 @@ def space_after(layer: nn.Module, space: WeightSpace, name: str) -> WeightSpace 
         if layer.space.layout is not space.layout:
             raise InvalidValueError(
                 f"{name} takes features [{layer.space.layout}] but the layer before it makes [{space.layout}]: give "
-                "all layers one symmetry up to MonomialCanonicalize, and 'permutation' behind it"
+                "all layers one symmetry up to MonomialCanonicalize, and 'permutation' after it"
             )
         return None if isinstance(layer, MonomialStatistics) else layer.out_space
     if isinstance(layer, nn.Sequential | ResBlock):
@@ -172,7 +172,7 @@ class MonomialStack(nn.Module):
             name = f"layer {i} ({type(layer).__name__}) of the MonomialStack"
             if after is None:
                 raise InvalidValueError(
-                    f"{name} cannot come behind {type(flat[i - 1]).__name__}, which returns a tensor"
+                    f"{name} cannot come after {type(flat[i - 1]).__name__}, which returns a tensor"
                 )
             given = getattr(layer, "network_spec", network_spec)
             if spec_shapes(given) != spec_shapes(network_spec):

@@ -130,8 +130,8 @@ def check_values(graph: Any, where: str) -> None:
         "edge {} has an end that is no node ({} edges in all)": (graph.edge_index != ends).any(0),
         "edge {} connects two graphs of the batch ({} edges in all)": ids[ends[0]] != ids[ends[1]],
         "edge {} does not lead from node set to node set as its parameter edge_layer does ({} edges in all): "
-        "self-loops, reverse and skipped edges carry the wrong charge. Use AddSelfLoops and ToUndirected behind "
-        "from_graph, or in front of layers that know no charges": _misled(graph, own, ends),
+        "self-loops, reverse and skipped edges carry the wrong charge. Use AddSelfLoops and ToUndirected after "
+        "from_graph, or before layers that know no charges": _misled(graph, own, ends),
     }
     # One synchronisation for all of them; the wrong places are looked up only if there are any.
     wrong = torch.stack([bad.any() for bad in problems.values()]).tolist()

@@ -72,16 +72,16 @@ def test_balanced_networks_are_only_permuted(space, seed):
 
 
 @pytest.mark.parametrize("symmetry", ["relu", "sin", "linear", ["relu", "sin"]])
-def test_nfns_own_layers_are_invariant_behind_a_balanced_form(symmetry):
+def test_nfns_own_layers_are_invariant_after_a_balanced_form(symmetry):
     space = WeightSpace.mlp([2, 6, 5, 1], symmetry)
     spec = spec_of(space)
     torch.manual_seed(0)
-    behind = [HNPLinear(spec, 1, 4), TupleOp(nn.ReLU()), HNPLinear(spec, 4, 3), HNPPool(spec)]
+    after = [HNPLinear(spec, 1, 4), TupleOp(nn.ReLU()), HNPLinear(spec, 4, 3), HNPPool(spec)]
     inputs = random_networks(space, 4, 1)
-    balanced = nn.Sequential(MonomialBalance(spec, symmetry=symmetry), *behind).double()
+    balanced = nn.Sequential(MonomialBalance(spec, symmetry=symmetry), *after).double()
     assert not MonomialBalance(spec, symmetry=symmetry).state_dict()
     assert_invariant(lambda tensors: balanced(from_tensors(tensors)), space, inputs=inputs)
-    plain = nn.Sequential(*behind).double()
+    plain = nn.Sequential(*after).double()
     with pytest.raises(AssertionError, match="not invariant"):
         assert_invariant(lambda tensors: plain(from_tensors(tensors)), space, inputs=inputs)
 
@@ -220,7 +220,7 @@ def test_a_hybrid_classifier():
 
 
 @pytest.mark.parametrize("pool", [NPPool, MonomialPool])
-def test_nfn_layers_in_front_and_behind_on_a_cnn(pool):
+def test_nfn_layers_before_and_after_on_a_cnn(pool):
     torch.manual_seed(0)
     x = features(WeightSpace.cnn([1, 4, 4], 3, "relu", head=[5]), batch=2, dtype=torch.float32)
     spec = network_spec_from_wsfeat(x)
@@ -300,7 +300,7 @@ REFUSED = {
     r"layer 1 \(Tanh\) of the MonomialStack: it cannot be stacked.*check_invariant": lambda: MonomialStack(
         SPEC, LINEAR, nn.Tanh()
     ),
-    r"layer 1 \(MonomialLinear\) .* cannot come behind MonomialPool": lambda: MonomialStack(
+    r"layer 1 \(MonomialLinear\) .* cannot come after MonomialPool": lambda: MonomialStack(
         SPEC, POOL, MonomialLinear(SPEC, 1, 1, symmetry="permutation")
     ),
     "needs at least one layer": lambda: MonomialStack(SPEC, POOL),

@@ -47,8 +47,8 @@ SPEC = spec_of(WeightSpace.mlp(SIZES, "relu"), known=False)
 PLACES = {
     "before, ReLU": {"symmetry": "relu"},
     "before, tanh or sine": {"symmetry": "tanh"},
-    "behind": {"symmetry": "permutation"},
-    "behind, inputs and outputs permuted": {"symmetry": "permutation", "io_symmetry": "permutation"},
+    "after": {"symmetry": "permutation"},
+    "after, inputs and outputs permuted": {"symmetry": "permutation", "io_symmetry": "permutation"},
 }
 LAYERS = {
     "LearnedScale": lambda: LearnedScale(SPEC, 0.5),
@@ -154,7 +154,7 @@ def test_statistics_need_no_canonical_form_and_return_a_tensor():
     torch.testing.assert_close(stack(x), nn.Sequential(*layers)(x))
     assert stack(x).shape == (3, 2, layers[1].num_outs)
     check_invariant(stack, SPEC)
-    with pytest.raises(ValueError, match="cannot come behind MonomialStatistics, which returns a tensor"):
+    with pytest.raises(ValueError, match="cannot come after MonomialStatistics, which returns a tensor"):
         MonomialStack(SPEC, *layers, MonomialPool(SPEC))
 
 

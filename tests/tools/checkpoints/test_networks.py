@@ -210,7 +210,7 @@ def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, 
         (
             [apart],
             {"activation": "relu"},
-            r"b\.weight \(4, 5\) does not fit behind a\.weight .*--order a,b; or .*--net",
+            r"b\.weight \(4, 5\) does not fit after a\.weight .*--order a,b; or .*--net",
         ),
     ]
     for paths, naming, message in wrong:

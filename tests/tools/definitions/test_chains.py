@@ -61,11 +61,11 @@ def test_of_two_files_with_the_same_names_these_count(tmp_path: Path) -> None:
 ASKED = {
     "a name before another": (
         [("head", (2, 5)), ("first", (6, 4)), ("second", (5, 6))],
-        r"first\.weight \(6, 4\) does not fit behind head\.weight \(2, 5\)", "first,head,second",
+        r"first\.weight \(6, 4\) does not fit after head\.weight \(2, 5\)", "first,head,second",
     ),
     "numbers in the order of texts": (
         [("fc10", (2, 6)), ("fc8", (6, 4)), ("fc9", (6, 6))],
-        r"fc8\.weight \(6, 4\) does not fit behind fc10\.weight \(2, 6\)", "fc8,fc9,fc10",
+        r"fc8\.weight \(6, 4\) does not fit after fc10\.weight \(2, 6\)", "fc8,fc9,fc10",
     ),
     "a convolution behind": ([("a", (4, 4)), ("b", (4, 4, 3, 3))], r"b\.weight .* behind a\.weight .*", "a,b"),
 }  # fmt: skip
@@ -93,7 +93,7 @@ def test_orders_that_are_given_must_fit(tmp_path: Path) -> None:
             "conv_in",
             "conv_mid2",
             "out",
-        ): r"--order .*: conv_in\.weight .* does not fit behind conv_mid1\.weight",
+        ): r"--order .*: conv_in\.weight .* does not fit after conv_mid1\.weight",
     }
     for names, message in wrong.items():
         with pytest.raises(InvalidValueError, match=message):
