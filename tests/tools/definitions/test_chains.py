@@ -67,7 +67,7 @@ ASKED = {
         [("fc10", (2, 6)), ("fc8", (6, 4)), ("fc9", (6, 6))],
         r"fc8\.weight \(6, 4\) does not fit after fc10\.weight \(2, 6\)", "fc8,fc9,fc10",
     ),
-    "a convolution behind": ([("a", (4, 4)), ("b", (4, 4, 3, 3))], r"b\.weight .* behind a\.weight .*", "a,b"),
+    "a convolution after": ([("a", (4, 4)), ("b", (4, 4, 3, 3))], r"b\.weight .* after a\.weight .*", "a,b"),
 }  # fmt: skip
 
 
