@@ -291,7 +291,7 @@ REFUSED = {
         SPEC, LINEAR, OTHER
     ),
     "layer 1 .* takes features .* give all layers one symmetry up to": lambda: MonomialStack(SPEC, LINEAR, FREE),
-    r"layer 1 \(MonomialPool\) .* breaks scalings and .* put a MonomialCanonicalize in front": lambda: MonomialStack(
+    r"layer 1 \(MonomialPool\) .* breaks scalings and .* put a MonomialCanonicalize before": lambda: MonomialStack(
         SPEC, LINEAR, POOL
     ),
     r"layer 1 \(TupleOp\) of the MonomialStack: unknown activation": lambda: MonomialStack(

@@ -117,7 +117,7 @@ def test_layers_are_taken_in_the_order_of_the_state_dict_or_asked_about() -> Non
     for names in (("conv_in", "conv_mid1", "conv_mid2", "head"), ("conv_in", "conv_mid2", "conv_mid1", "head")):
         assert torch.equal(predictor([named(*names)]), predictor([state]))
     with pytest.raises(
-        ValueError, match=r"network 0: .*: in the order of the file: b\.weight .* behind d\.weight .*--order"
+        ValueError, match=r"network 0: .*: in the order of the file: b\.weight .* after d\.weight .*--order"
     ):
         predictor([named("a", "b", "c", "d", order="0312")])
 
