@@ -593,7 +593,8 @@ def test_an_explainer_masks_nodes_and_messages():
     assert explanation.edge_mask.shape == (graph.num_edges,)
     # Every edge carries messages that the output depends on.
     assert bool((explanation.edge_mask > 0).all())
-    assert torch.equal(model(graph), expected)
+    # Explainers leave torch-geometric's steps in place, which add up in another order.
+    torch.testing.assert_close(model(graph), expected, rtol=1e-10, atol=1e-12)
 
 
 class _OfNodesOrEdges(_OfTensors):
