@@ -32,6 +32,7 @@ PICTURES = {
     "own-family.png": "results/family/family.png",
     "own-barrier.png": "results/align/barrier.png",
 }
+FAMILY = ("a", "a-moved", "a-tuned", "b", "c", "c-pruned")
 COMMAND = re.compile(r"```sh\n(nfn-monomial [^\n]*)\n```\n\n```text\n.*?```", re.DOTALL)
 
 
@@ -58,8 +59,9 @@ def make_networks(folder: Path, page: str, epochs: int = 8) -> None:
             pruned = {k: t * (t.abs() > t.abs().median()) if t.ndim > 1 else t for k, t in trained.items()}
             variants["c-pruned"] = pruned
         for variant, state in variants.items():
-            _save(state, folder / "family" / f"{variant}.safetensors")
-            shutil.copy(folder / "family" / f"{variant}.safetensors", folder)
+            _save(state, folder / f"{variant}.safetensors")
+            if variant in FAMILY:
+                shutil.copy(folder / f"{variant}.safetensors", folder / "family")
 
     torch.manual_seed(0)
     rows = digits.Rows().eval()

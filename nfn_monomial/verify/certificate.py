@@ -109,12 +109,12 @@ class Certificate(NamedTuple):
             f"{first}{self.elements - (not self.ties)} at random weights, buffers and inputs near these"
         )
         if several := {n: tested for n, (tested, _) in self.sizes.items() if tested}:
-            sizes = [f"{_listed(sorted({n, *tested}))} where the example has {n}" for n, tested in several.items()]
-            text += f". Sizes of inputs that were tested: {'; '.join(sizes)}"
+            sizes = [f"of size {n} also at {_listed(sorted(tested - {n}))}" for n, tested in several.items()]
+            text += f". Axes of inputs were tested at other sizes: {'; '.join(sizes)}"
         if alone := [n for n in self.sizes if n not in several]:
-            text += f". Tested at the example's size only: {_listed(alone)}"
+            text += f". Axes of size {_listed(alone)} were tested at no other size"
         if large := sorted(set().union(*(too_large for _, too_large in self.sizes.values()))):
-            text += f". Too large to be tried: {_listed(large)}"
+            text += f". Sizes too large to be tried: {_listed(large)}"
         if self.ties:
             text += (
                 f". Entries that {_listed(self.ties)} puts in order are equal at the module's own weights, where torch "

@@ -77,17 +77,20 @@ def compare_family(
         words = f", {verdict.words}" if verdict.level < Level.UNKNOWN else ""
         lines.append(f"  {link['a']} - {link['b']}: {link['distance']:.3g}{words}")
     lines += [
-        f"Too alike, place by place, to have been trained apart: {', '.join(family)}." for family in kinship["families"]
+        f"Not trained independently, as neurons in the same places are too alike: {', '.join(family)}."
+        for family in kinship["families"]
     ]
     lines.append(
-        f"That is {len(related)} of {count * (count - 1) // 2} pairs; a false one is in fewer than 1 of 20 folders. "
-        "Networks whose neurons were permuted are not detected by it."
+        f"That is {len(related)} of {count * (count - 1) // 2} pairs; fewer than 1 of 20 folders have a false one. "
+        "This test does not find relatives whose neurons were permuted."
     )
     if kin.places:
         reasons = {node: reason for places in kin.places.values() for node, reason in places.items()}
         lines.append(f"Left out of p-values, for {len(kin.places)} of the pairs, are {places_in_words(reasons)}.")
     if related:
-        lines.append(f"They hold if first weights treat neurons alike: looked for, and not seen, were {LOOKED_FOR}.")
+        lines.append(
+            f"P-values hold if first weights treat neurons alike. None of these exceptions was found: {LOOKED_FOR}."
+        )
     kindred = {label for pair in related for label in (pair["a"], pair["b"])}
     lines += placed_by_class([network for network in networks if network.label in kindred][:2], seed)
     lines += networks[0].why_no_form()
@@ -125,7 +128,7 @@ def compare_family(
     )
     tables = [matrix("Distances", distances, ".3f", note)]
     if related:
-        note = "How likely some pair of the folder would be as alike, place by place, if all were trained apart."
+        note = "Of the hypothesis that the two were trained independently, corrected for the number of pairs."
         tables.append(matrix("P-values of kinship", corrected, ".1g", note))
 
     def draw() -> dict[str, Figure | str]:

@@ -177,15 +177,12 @@ def kinship_in_words(kin: Kinship) -> list[str]:
         return ["No p-value of kinship: it has no two neurons that training treats alike."]
     places = f"{kin.in_place} of {kin.neurons} are nearest to the one in their own place, by chance {kin.expected}"
     if kin.p_value > SURPRISING:
-        return [
-            f"Neurons stand as if they were trained apart, or permuted since (p = {kin.p_value:.2g}; {places}).",
-            *left,
-        ]
+        return [f"No sign of kinship, unless neurons were permuted (p = {kin.p_value:.2g}; {places}).", *left]
     cases = float(f"{1 / kin.p_value:.2g}")
     return [
-        f"Trained apart, they would have their neurons so much alike in less than 1 of {cases:,.7g} cases "
+        f"If they were trained independently, neurons would be so alike in less than 1 of {cases:,.7g} cases "
         f"(p = {kin.p_value:.2g}; {places}).",
-        f"That holds if their first weights treat these neurons alike: looked for, and not seen, were {LOOKED_FOR}.",
+        f"That holds if first weights treat neurons alike. None of these exceptions was found: {LOOKED_FOR}.",
         *left,
     ]
 

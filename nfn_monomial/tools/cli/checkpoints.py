@@ -137,11 +137,11 @@ Examples:
 
 With two networks, the second is moved next to the first by permutations, scales and signs. The command prints the
 verdict, the largest difference of outputs, the distance of every parameter before and after, the share of it that each
-kind of symmetry explains, and a p-value of kinship: how likely networks that were trained apart are to have their
-neurons so alike, place by place. If the move does not make them equal, and `--net` allows more (such as matrices
-between values and outputs of attention, or rotations that norms allow), their normal forms are compared. With more
-networks, or a folder, it prints the distances of all pairs once symmetry is taken out, their tree, and p-values of
-kinship, corrected for the number of pairs. `--out` also writes the picture: compare.png or family.png.
+kind of symmetry explains, and a p-value for the hypothesis that the two were trained independently. If the move does
+not make them equal, and `--net` allows more (such as matrices between values and outputs of attention, or rotations
+that norms allow), the command compares their normal forms. With more networks, or a folder, it prints the distances of
+all pairs once symmetry is taken out, their tree, and p-values, corrected for the number of pairs. `--out` also writes
+the picture: compare.png or family.png.
 
 Examples:
 

@@ -185,13 +185,13 @@ def test_relatives_are_told_by_p_values(tmp_path: Path) -> None:
     assert "24 of 24 are nearest to the one in their own place, by chance 1" in pair.summary
     apart = compare_checkpoints(paths[0], paths[1], net=definition)
     assert apart.to_json()["kinship"]["p_value"] > 1e-3
-    assert "trained apart, or permuted since (p = " in apart.summary
+    assert "No sign of kinship, unless neurons were permuted (p = " in apart.summary
     family = compare_checkpoints(tmp_path, net=definition)
     said = json.loads(json.dumps(family.to_json(), allow_nan=False))["kinship"]
     assert [(kin["a"], kin["b"]) for kin in said["pairs"]] == [("0", "3")]
     assert said["p_values"][0][3] == said["p_values"][3][0] < said["corrected"][0][3] < 1e-12
     assert said["families"] == [["0", "3"]]
-    assert "Too alike, place by place, to have been trained apart: 0, 3.\nThat is 1 of 6 pairs" in family.summary
+    assert "neurons in the same places are too alike: 0, 3.\nThat is 1 of 6 pairs" in family.summary
     assert float(family.report().tables[1].cells[0][4]) == pytest.approx(said["corrected"][0][3], rel=0.5)
 
 
