@@ -295,7 +295,8 @@ def skipping(
     except errors as error:
         if skipped is None:
             raise
-        skipped[str(path)] = str(error).removeprefix(str(path)).lstrip(": ")
+        reason = str(error).removeprefix(str(path))
+        skipped[str(path)] = f"it{reason}" if reason.startswith(" ") else reason.removeprefix(": ")
 
 
 def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:

@@ -254,7 +254,8 @@ def test_files_that_cannot_be_used_are_left_out_and_told(pair: Path) -> None:
         bad = {Path(entry["file"]).name: entry["reason"] for entry in found["skipped"]}
         assert sorted(bad) == ["broken.pt", "m.safetensors.index.json", "nan.pt", "other.pt", "wide.pt"]
         assert bad["nan.pt"].startswith("0.bias holds NaN or infinite values")
-        assert bad["wide.pt"].startswith("has 7 neurons of node ")
+        assert bad["broken.pt"].startswith("it is damaged or of another kind")
+        assert bad["wide.pt"].startswith("it has 7 neurons of node ")
         assert all(reason in (pair / command / "table.md").read_text(encoding="utf-8") for reason in bad.values())
         lines = [f"left out: {entry['file']}: {entry['reason']}" for entry in found["skipped"]]
         assert [line for line in told if line.startswith("left out")] == lines, "a line for each file, unbroken"
