@@ -29,7 +29,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 import torch
-from scipy.stats import kendalltau, rankdata
+from scipy.stats import kendalltau
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, softplus
 
@@ -335,8 +335,8 @@ def scores(logits: Tensor, accuracy: Tensor, quantiles: Quantiles | None = None)
     predicted = np.nan_to_num(logits.detach().cpu().double().numpy(), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     true = accuracy.detach().cpu().double().numpy()
     # Ranks, because the logits may be infinite; and of logits, because the sigmoid of large ones is 1.
-    ranks = rankdata(predicted, method="dense")
-    tau = kendalltau(ranks, true, method="asymptotic").statistic if ranks.max() > 1 else 0.0
+    ranks = np.unique(predicted, return_inverse=True)[1]
+    tau = kendalltau(ranks, true, method="asymptotic").statistic if ranks.max() > 0 else 0.0
     answers = torch.sigmoid(torch.from_numpy(predicted))
     estimate = (answers if quantiles is None else quantiles.accuracy(answers)).numpy()
     r2 = 1 - np.square(true - estimate).sum() / np.square(true - true.mean()).sum()
