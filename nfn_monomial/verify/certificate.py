@@ -109,8 +109,8 @@ class Certificate(NamedTuple):
             f"{first}{self.elements - (not self.ties)} at random weights, buffers and inputs near these"
         )
         if several := {n: tested for n, (tested, _) in self.sizes.items() if tested}:
-            sizes = [f"of size {n} also at {_listed(sorted(tested - {n}))}" for n, tested in several.items()]
-            text += f". Axes of inputs were tested at other sizes: {'; '.join(sizes)}"
+            sizes = [f"{_listed(sorted(tested - {n}))} in place of {n}" for n, tested in several.items()]
+            text += f". Axes of inputs were also tested at other sizes: {'; '.join(sizes)}"
         if alone := [n for n in self.sizes if n not in several]:
             text += f". Axes of size {_listed(alone)} were tested at no other size"
         if large := sorted(set().union(*(too_large for _, too_large in self.sizes.values()))):

@@ -285,8 +285,8 @@ def test_a_smaller_group_is_explained_and_names_the_sizes() -> None:
     function, parts, x, _ = AT_ONE_SIZE["even numbers"]
     text = " ".join(WeightSpace.from_module(Of(function, **parts), x).explain().split())
     assert "holds at the example's sizes only" in text
-    assert "of size 4 also at 2, 6, 8 and 12" in text
-    assert "of size 2 also at 1, 3, 4 and 6" in text
+    assert "2, 6, 8 and 12 in place of 4" in text
+    assert "1, 3, 4 and 6 in place of 2" in text
     assert "Axes of size 3 were tested at no other size" in text
 
 
@@ -304,7 +304,7 @@ def test_sizes_that_would_take_long_are_left_out_and_named(monkeypatch: pytest.M
     monkeypatch.setattr("nfn_monomial.verify.points._MOST_WORK", 1.2 * 2 * 5 * 4 * 4 * 2)
     torch.manual_seed(0)
     text = " ".join(WeightSpace.from_module(net(plain), X).explain().split())
-    assert "of size 5 also at 4 and 6" in text
+    assert "4 and 6 in place of 5" in text
     assert "Sizes too large to be tried: 2, 6, 8, 10, 12 and 15" in text
 
 
