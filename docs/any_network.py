@@ -1,4 +1,4 @@
-"""What docs/any-network.md shows of the code: the table of operators with a rule, and the picture of its ResNet."""
+"""The table of operators in docs/api/trace.md, and the picture of the ResNet in docs/any-network.md."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from nfn_monomial.trace.operators import OPERATORS
 
 PAGE = Path(__file__).parent / "any-network.md"
+TABLE = PAGE.parent / "api" / "trace.md"
 PICTURE = PAGE.parent / "images" / "resnet.svg"
 BLOCK = re.compile(r"(<!-- operators -->\n).*?(<!-- end of operators -->)", re.DOTALL)
 
@@ -45,9 +46,8 @@ def picture(page: str) -> str:
 
 def main() -> None:
     """Write both."""
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(written(page), encoding="utf-8")
-    PICTURE.write_text(picture(page), encoding="utf-8")
+    TABLE.write_text(written(TABLE.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(picture(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

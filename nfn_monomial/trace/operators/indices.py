@@ -1,4 +1,4 @@
-"""Rules of look-ups by an index, and of what is written by one."""
+"""Rules of look-ups by an index, and writes by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of what sums products over a dimension: matrix products, convolutions, einsum."""
+"""Rules of sums of products over a dimension: matrix products, convolutions, einsum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of normalisation layers, as what they compute: statistics, a quotient, a gain, a shift."""
+"""Rules of normalisation layers: statistics, a quotient, a gain, a shift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of recurrent layers: one step written out, and a second one that has to leave the state's forms as they are."""
+"""Rules of recurrent layers: one step written out, and a second one that must not change the state's forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of what reduces dimensions without regard to order: sums, moments, norms, extremes, softmax."""
+"""Rules of reductions without regard to order: sums, moments, norms, extremes, softmax."""
 
 from __future__ import annotations
 

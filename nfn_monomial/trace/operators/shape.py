@@ -1,4 +1,4 @@
-"""Rules of what moves entries about: views, permutations, cuts and joins, paddings, look-ups by position."""
+"""Rules of operators that move entries: views, permutations, cuts and joins, paddings, look-ups by position."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_other_functions_are_not_the_same(name: str) -> None:
 
 
 def test_the_table_of_the_documentation_has_these_numbers() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "any-network.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "api" / "fibre.md").read_text(encoding="utf-8")
     table = page.partition("<!-- fibres -->")[2].partition("<!-- end")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()[2:]]
     assert len(rows) > 12
