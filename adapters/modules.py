@@ -95,7 +95,7 @@ def unstack_networks(
 
 
 def network_outputs(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor | tuple[Any, ...]) -> Tensor:
-    """What B networks answer to the same inputs: ``(B, *module(x).shape)``, one vmap over all networks.
+    """Returns the outputs of B networks for the same inputs: ``(B, *module(x).shape)``, one vmap over all networks.
 
     Differentiable in ``tensors`` and ``x``. Parameters and buffers of the module that are not in ``tensors`` keep the
     module's own values for all networks. The module runs in the mode it is in.

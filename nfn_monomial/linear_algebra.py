@@ -143,7 +143,7 @@ class Span:
         return not self._outside(vector)
 
     def add(self, vector: Mapping[int, int]) -> bool:
-        """Whether a vector lies outside; it lies inside from then on."""
+        """Adds a vector to the span; returns whether it lay outside before."""
         if rest := self._outside(vector):
             self._rows[min(rest)] = rest
         return bool(rest)

@@ -80,7 +80,7 @@ SCALES_ARE_LEFT = (
 
 
 def kept_by(layer: nn.Module, space: WeightSpace) -> tuple[str, ...]:
-    """What a layer of nfn keeps of the symmetries of features, beside permutations of hidden neurons.
+    """Returns the symmetries of features that a layer of nfn keeps, beside permutations of hidden neurons.
 
     Raises:
         TypeError: for a layer of which that is not known.

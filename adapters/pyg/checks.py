@@ -144,7 +144,7 @@ def check_values(graph: Any, where: str) -> None:
 
 
 def _misled(graph: Any, ids: Tensor, ends: Tensor) -> Tensor:
-    """Which edges join other node sets than their parameter does."""
+    """Finds edges that join other node sets than their parameter does."""
     source, target = graph.layer[ends]
     if "edge_charge" not in graph:  # a chain of layers
         return torch.as_tensor((source != graph.edge_layer) | (target != graph.edge_layer + 1))

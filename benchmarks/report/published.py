@@ -1,4 +1,4 @@
-"""What the paper prints and claims, by its tables: data alone. `beside` sets it beside what was found here.
+"""Numbers and claims of the paper, by its tables: data alone. `beside` sets it beside what was found here.
 
 Rows are found in our tables by their first cell, and by that under ``trained on`` where a table has such a column.
 """
@@ -22,7 +22,7 @@ AS_IN_PAPER: Mapping[str, str] = {"GNN (5.5M)": "GNN"}
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of two numbers of one table: the first is larger, at least as large, or the same."""
+    """A claim of the paper on two numbers of one table: the first is larger, at least as large, or the same."""
 
     text: str
     source: str

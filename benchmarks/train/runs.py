@@ -50,7 +50,7 @@ PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All that determines the result of one run.
+    """The settings that determine the result of one run.
 
     Attributes:
         experiment: the command's name, as ``predict-generalization``.
@@ -83,7 +83,7 @@ class RunSettings:
 
     @property
     def key(self) -> dict[str, Any]:
-        """All that determines the result, as JSON has it."""
+        """Returns all that determines the result, as JSON has it."""
         values = asdict(self)
         for name in RUNTIME:
             del values["training"][name]

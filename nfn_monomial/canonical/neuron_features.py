@@ -123,7 +123,7 @@ class Refinement:
         return {even: totals[even].asinh(), **streams}
 
     def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
-        """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
+        """Returns what comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
         name, at, axes = link.parameter, link.ends[target].path, self._axes(link.parameter)
         neurons, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
@@ -149,7 +149,7 @@ class Refinement:
                 yield squared, features[squared].parity, total / (size if squared else math.sqrt(size))
 
     def _neighbours(self, link: Link, target: int, squared: bool) -> _Neighbours | None:
-        """What the other ends give to one; None where one of them has nothing to give."""
+        """Returns what the other ends give to one; None where one of them has nothing to give."""
         name, end, axes = link.parameter, link.ends[target], self._axes(link.parameter)
         parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
         kernel, channel = len(axes), len(axes) + 1

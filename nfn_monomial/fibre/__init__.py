@@ -1,4 +1,4 @@
-"""All that leaves a network's function as it is, and normal forms under it."""
+"""Continuous symmetries of a network's function, and normal forms without them."""
 
 from .compare import FibreComparison, align_fibres, compare_fibres, fingerprint_fibre
 from .directions import SharedTurn

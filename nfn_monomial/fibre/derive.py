@@ -23,7 +23,7 @@ from .slopes import Slopes, Tensors
 
 @dataclass
 class Fibre:
-    """Everything that leaves a network's function as it is.
+    """The directions that leave a network's function as it is.
 
     Attributes:
         whole: the space of its parameters, with the monomial group.

@@ -1,4 +1,4 @@
-"""What acts on a network besides its monomial group: found on every node of its weight space by one gradient.
+"""Kinds of directions besides the monomial group, found on every node of a weight space by one gradient.
 
 Whatever reads a network's outputs has a gradient that is orthogonal to all directions in which the function stays as it
 is. So at generic weights, buffers and inputs, in float64, the gradient ``G`` of a random sum of outputs tells for every
@@ -345,7 +345,7 @@ class Shift(NamedTuple):
         gains: Sequence[Gain],
         means: Collection[Place],
     ) -> Iterator[Self]:
-        """The one bias beside a gain, if there are readers whose means it keeps from vanishing."""
+        """Returns the bias beside a gain, if there are readers whose means it keeps from vanishing."""
         for gain in gains:
             beside = [place for place, _ in gain.powers if place in places.get(gain.place.axis.node, ())]
             added = []

@@ -1,4 +1,4 @@
-"""Where edges meet neurons: `Grid`, all tuples of neurons of a few nodes; graphs have a class with the same methods."""
+"""Incidence of edges and neurons: `Grid` has all tuples of neurons of a few nodes; graphs have a class like it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Content: TypeAlias = tuple[tuple[str, int, int, tuple[Dim, ...]], ...]
 
 
 class Layout:
-    """Which fields `Features` hold: field types, the multiplicity of each, and the group acting on each axis.
+    """The fields of `Features`: field types, the multiplicity of each, and the group acting on each axis.
 
     Layouts are interned: equal ones are the same object, so that checking one costs a pointer comparison.
 

@@ -1,4 +1,4 @@
-"""Which parameter leads from which node to which: one table, read by all that follow a network from layer to layer."""
+"""Parameters that lead from one node to another: one table, for all that follow a network from layer to layer."""
 
 from __future__ import annotations
 

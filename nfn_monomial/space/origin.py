@@ -77,7 +77,7 @@ class Dead:
 
 @dataclass(frozen=True)
 class Origin:
-    """Everything that deriving and testing a space has shown, for `WeightSpace.explain`.
+    """Findings of deriving and testing a space, for `WeightSpace.explain`.
 
     Attributes:
         nodes: in the order of execution.

@@ -275,7 +275,7 @@ class WeightSpace:
         return from_module(module, example_inputs, kwargs=kwargs, certify=certify, frozen=frozen)
 
     def to_json(self) -> dict[str, Any]:
-        """All that the constructor takes, as JSON holds it; `from_json` is the exact inverse.
+        """Returns the constructor's arguments as JSON holds them; `from_json` is the exact inverse.
 
         The origin of a derived space, of which `explain` tells, is not kept.
         """
@@ -316,7 +316,7 @@ class WeightSpace:
         return draw(self)
 
     def mappings(self) -> list[SharedScale]:
-        """Which parameters share a scale: if one of them is multiplied by it, others are divided by it.
+        """Lists the parameters that share a scale: if one of them is multiplied by it, others are divided by it.
 
         One for each scale gauge of each node. Quantisers smooth activations along such maps; docs/quantisers.md.
 

@@ -23,7 +23,7 @@ Source = tuple[Tensor, int]
 
 
 class Entries:
-    """Where the numbers of a network lie, those of one field of its `Features` after another.
+    """Places of a network's numbers, those of one field of its `Features` after another.
 
     Fields of nearly one shape are a group, multiplied by matrices at once: ``Q`` fields of ``N`` entries, each made of
     ``K`` numbers.
@@ -169,7 +169,7 @@ class Entries:
 def entries_of(
     space: WeightSpace, in_channels: int, extra: Extra, channels: int, device: str, padding: int, most: int, *sizes: int
 ) -> Entries:
-    """Where the numbers of networks lie; see `buckets_of` for the last five.
+    """Returns the places of networks' numbers; see `buckets_of` for the last five.
 
     Args:
         space: the networks' weight space.

@@ -69,7 +69,7 @@ class EdgeSet(NamedTuple):
 
 
 class StreamPlan(NamedTuple):
-    """Which streams the neurons of a node have, and which products of them are streams again.
+    """The streams of the neurons of a node, and the products of them that are streams again.
 
     Attributes:
         charges: of the streams, ``inv`` last.
@@ -142,7 +142,7 @@ CHAIN = StreamPlan(((1,), (-1,), (0,)))
 
 
 class Slot(NamedTuple):
-    """Where parameters lie in neuron features: each as some channels of one field.
+    """Places of parameters in neuron features: each as some channels of one field.
 
     Attributes:
         key: a name for module dictionaries.

@@ -15,7 +15,7 @@ POSITIONS = {"kernel", "position", "time"}
 
 @dataclass(frozen=True, eq=False)
 class Ties:
-    """Which dimensions of a program's parameters run over the same index sets.
+    """The dimensions of a program's parameters that run over the same index sets.
 
     Attributes:
         atoms: all index sets; those that are tied are one class, named by one of its atoms.
