@@ -36,16 +36,16 @@ class TuneConfig(Settings):
         schedule: likewise.
         average_epochs: likewise.
         loss: likewise.
-        heads: likewise, see `Head`; like the following settings only for models that have them.
+        head_dropout: likewise, see `Head`; like the following settings only for models that have them.
+        heads: likewise.
         head_width: likewise.
-        head_dropout: likewise.
         seeds: of the trainings that confirm a recipe; the first is that of the search, too.
         training: the settings that are not searched, and the training without a recipe.
     """
 
     models: Some[str] = ("stats", "message-passing-stats", "probes", "combined")
     activations: tuple[str, ...] = ()
-    trials: Count = 40
+    trials: Count = 24
     seconds: Positive | None = None
     folds: Annotated[int, Field(ge=2, le=100)] = 4
     cuts: Count = 2
@@ -57,9 +57,9 @@ class TuneConfig(Settings):
     schedule: Some[Schedule] = ("constant", "cosine", "one-cycle")
     average_epochs: Some[AtLeastZero] = (0.0, 2.0)
     loss: Some[LossName] = ("bce", "mse", "rank", "quantile")
-    heads: Some[Count] = (1, 4)
-    head_width: Some[Count] = (128, 256)
-    head_dropout: Some[Dropout] = (0.1, 0.3, 0.5)
+    head_dropout: Some[Dropout] = (0.0, 0.1, 0.3, 0.5)
+    heads: Some[Count] = (1,)
+    head_width: Some[Count] = (256,)
     seeds: Some[Seed] = (0, 1, 2)
     training: TrainConfig = field(
         default_factory=lambda: TrainConfig(epochs=40, batch_size=16, clip_norm=1.0, validate_every=2)

@@ -37,10 +37,10 @@ class StatNN(Model):
 
     label, invariant_under = "STATNN", "permutations"
 
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+    def __init__(self, networks: NetworkInfo, out_features: int = 1, *, head_dropout: float = 0.0) -> None:
         super().__init__()
         self.names = list(networks.space.parameters)
-        self.head = mlp(7 * len(self.names), HEAD_WIDTH, out_features)
+        self.head = mlp(7 * len(self.names), HEAD_WIDTH, out_features, head_dropout)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([statistics(tensors[name].flatten(1)) for name in self.names], -1)
@@ -59,13 +59,15 @@ class FlatMLP(Model):
     label, invariant_under = "MLP", "nothing"
     any_width = False
 
-    def __init__(self, networks: NetworkInfo, out_features: int = 1, *, head: int = 400) -> None:
+    def __init__(
+        self, networks: NetworkInfo, out_features: int = 1, *, head: int = 400, head_dropout: float = 0.0
+    ) -> None:
         super().__init__()
         shapes = networks.space.shapes()
         entries = sum(math.prod(shape) for shape in shapes.values())
         self.names = list(shapes)
         self.inputs = Standardise([entries])
-        self.head = mlp(entries, head, out_features)
+        self.head = mlp(entries, head, out_features, head_dropout)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([tensors[name].flatten(1) for name in self.names], -1)
@@ -92,12 +94,12 @@ class _PermutationNFN(Model):
     layer: ClassVar[Callable[[NetworkSpec, int, int], nn.Module]]
     standardised: ClassVar[bool] = True
 
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+    def __init__(self, networks: NetworkInfo, out_features: int = 1, *, head_dropout: float = 0.0) -> None:
         super().__init__()
         self.chain = nfn_chain(networks.space)
         spec, self.depth = self.chain.spec, len(self.chain.weights)
         self.body = nn.Sequential(*self._layers(spec), HNPPool(spec), nn.Flatten())
-        self.head = mlp(CHANNELS[-1] * HNPPool.get_num_outs(spec), HEAD_WIDTH, out_features)
+        self.head = mlp(CHANNELS[-1] * HNPPool.get_num_outs(spec), HEAD_WIDTH, out_features, head_dropout)
         if self.standardised:
             weights = [Standardise([1, *shape], (1, 2, 3)) for shape in self.chain.shapes]
             biases = [Standardise([1, shape[0]], (1, 2)) for shape in self.chain.shapes]

@@ -230,10 +230,17 @@ class GNN(_GraphModel):
     label, invariant_under = "GNN", "permutations"
     mixed = True
 
-    def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, *, features: int = WIDTH) -> None:
+    def __init__(
+        self,
+        networks: NetworkInfo | MixedInfo,
+        out_features: int = 1,
+        *,
+        features: int = WIDTH,
+        head_dropout: float = 0.0,
+    ) -> None:
         super().__init__(networks)
         self.body = PNAStack(networks, 1, self.entries, features)
-        self.head = mlp(2 * features, HEAD_WIDTH, out_features)
+        self.head = mlp(2 * features, HEAD_WIDTH, out_features, head_dropout)
 
     def forward(self, batch: Prepared) -> Tensor:
         graph = assemble(batch)

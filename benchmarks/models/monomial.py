@@ -33,7 +33,7 @@ class MonomialStack(Model):
     depth: ClassVar[int] = 3
     hnp: ClassVar[bool] = False
 
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+    def __init__(self, networks: NetworkInfo, out_features: int = 1, *, head_dropout: float = 0.0) -> None:
         super().__init__()
         self.space = networks.space
         wide, narrow = CHANNELS[0], CHANNELS[-1]
@@ -47,7 +47,7 @@ class MonomialStack(Model):
             self.body.append(PointwiseActivation(plain, "relu"))
         self.pool = InvariantPool(self.space, narrow)
         scales = any(node.scales for node in self.space.nodes.values())  # as in ReLU networks (App. D.3)
-        self.head = mlp(self.pool.out_features, 200 if scales else 1000, out_features)
+        self.head = mlp(self.pool.out_features, 200 if scales else 1000, out_features, head_dropout)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Features:
         return self.space.pack(tensors)

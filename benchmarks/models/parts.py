@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -28,11 +29,14 @@ MAX_FREQUENCY, BANDS = 10, 6  # of IOSinusoidalEncoding (paper App. D.4)
 CHANNELS = (16, 16, 5)  # of the weight-space layers, in every model that has them (paper App. D.3)
 
 
-def mlp(in_features: int, hidden: int, out_features: int) -> nn.Sequential:
-    """Three linear layers with ReLU between."""
-    return nn.Sequential(
-        nn.Linear(in_features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, out_features)
-    )  # fmt: skip
+def mlp(in_features: int, hidden: int, out_features: int, dropout: float = 0.0) -> nn.Sequential:
+    """Three linear layers with ReLU between; ``dropout`` of the input and of the first hidden layer."""
+    layers = [
+        ("drop", nn.Dropout(dropout)), ("0", nn.Linear(in_features, hidden)), ("1", nn.ReLU()),
+        ("drop1", nn.Dropout(dropout)), ("2", nn.Linear(hidden, hidden)), ("3", nn.ReLU()),
+        ("4", nn.Linear(hidden, out_features)),
+    ]  # fmt: skip
+    return nn.Sequential(OrderedDict(layers))
 
 
 def statistics(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ recipes of many epochs or noisy ones. So the score has two halves: tau of one ha
 the other half selects, and the other way round (`crossed`).
 
 **The search** is optuna's: a tree-structured Parzen estimator proposes, `MedianPruner` gives up a recipe that is behind
-the median of those before it at the same place of their trainings, and a journal in the results folder keeps them all.
+the median of those before it at the same place of their trainings, and a journal for each model keeps them all.
 A proposal depends on the seed, on its number and on the recipes before it that ended or were given up, and on nothing
 else: a search that was cut off continues with the recipe it was at, from that recipe's first epoch, and is then the
 same as one that was not. Only a limit in seconds makes it depend on the machine.
@@ -44,7 +44,7 @@ from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
 from nfn_monomial.benchmarks.report.tables import Estimate, over, record_of
 from nfn_monomial.benchmarks.settings.register import News, Study
-from nfn_monomial.benchmarks.settings.training import Head, TrainConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import threads
 from nfn_monomial.benchmarks.train.loop import Epoch, Metrics
 from nfn_monomial.benchmarks.train.recipes import OPTIONS, Recipe, write_recipes
@@ -62,7 +62,7 @@ __all__ = ["STUDY", "VERSION", "Tuned", "attempts", "check", "crossed", "cut", "
 VERSION = 2  # raise it when results change, or finished runs of before are taken for new ones
 COMPUTED_BY = ("studies/predict.py",)
 """Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
-JOURNAL, RECIPES = "search.journal", "recipe.json"
+RECIPES = "recipe.json"
 HALVES = ("first", "second")
 HOW = ("as registered", "tuned")
 STEPS = 10  # places in a training at which recipes are compared
@@ -209,7 +209,7 @@ def search(
         model: registered name.
         corpora: by name; only their training networks are looked at.
         config: of the search.
-        folder: of the results, which gets `JOURNAL`.
+        folder: of the results, which gets a journal for each model, so that several calls may search in one folder.
         on_news: told how it goes.
 
     Raises:
@@ -232,7 +232,7 @@ def search(
     others = ("models", "activations", "trials", "seconds", "seeds", "training")  # they are in the jobs or may change
     ranges = {name: value for name, value in asdict(config).items() if name not in others}
     key = digest_of([VERSION, ranges, [job.settings.key for job in jobs(None)]])[:10]
-    study = _opened(folder / JOURNAL, f"{model}-{key}", config.startup)
+    study = _opened(folder / f"search-{model}.journal", f"{model}-{key}", config.startup)
     first = _first(config, model)
     if len(attempts(study)) >= config.trials or _spent(study, config):
         on_news(_news(model, study, config, " (kept)"))
@@ -296,7 +296,7 @@ def _suggested(trial: optuna.Trial, config: TuneConfig, model: str) -> dict[str,
 def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
     """Returns the recipes that are tried first: the model's training without one, and `PLAIN`, within the ranges."""
     usual = training_of(model, config.training, "bce")
-    known = {**vars(usual["training"]), **vars(Head()), "loss": usual["loss"]}
+    known = {**vars(usual["training"]), **model_options(model), "loss": usual["loss"]}
 
     def brought(values: Mapping[str, Any]) -> dict[str, Any]:
         spans = {name: getattr(config, name) for name in SPANS}

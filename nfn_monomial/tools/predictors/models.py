@@ -278,16 +278,18 @@ def model_class(name: str) -> type[Model]:
     return register[name]
 
 
-def model_options(name: str) -> tuple[str, ...]:
-    """Returns a model's options: keyword-only parameters of its class, and of the bases that it passes others on to."""
-    names: dict[str, None] = {}
+def model_options(name: str) -> dict[str, Any]:
+    """Returns a model's options, with their defaults: keyword-only parameters of its class, and of the bases that it
+    passes others on to.
+    """
+    options: dict[str, Any] = {}
     for cls in model_class(name).__mro__:
         if "__init__" in vars(cls):
             parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-            names |= dict.fromkeys(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+            options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} | options
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break
-    return tuple(names)
+    return options
 
 
 def build_model(

@@ -252,3 +252,19 @@ def test_statistics_are_those_of_numpy() -> None:
         torch.testing.assert_close(variance, x.var(1, correction=0))
         expected = torch.quantile(x, torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=x.dtype), dim=1)
         torch.testing.assert_close(torch.stack(quartiles), expected)
+
+
+@pytest.mark.parametrize("name", ["statnn", "mlp", "np", "hnp", "gnn", "monomial", "monomial-hnp"])
+def test_dropout_of_heads_changes_training_alone(name: str) -> None:
+    """And no key or first value of a parameter."""
+    info = small_info("relu")
+    plain, dropping = (build_model(name, info, seed=0, head_dropout=p).double() for p in (0.0, 0.5))
+    assert {key: t.shape for key, t in plain.state_dict().items()} == {
+        key: t.shape for key, t in dropping.state_dict().items()
+    }
+    assert all(torch.equal(t, dropping.state_dict()[key]) for key, t in plain.state_dict().items())
+    inputs = plain.prepare(random_tensors(info.space))
+    plain.fit_inputs(inputs)
+    dropping.fit_inputs(inputs)
+    torch.testing.assert_close(dropping.eval()(inputs), plain.eval()(inputs))
+    assert not torch.allclose(dropping.train()(inputs), plain.train()(inputs))

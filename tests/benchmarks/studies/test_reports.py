@@ -36,4 +36,4 @@ def test_tune_is_kept_whole_and_leaves_recipes(tmp_path: Path) -> None:
     report = study.tables(tuned, config, store)
     assert list(report.figures) == ["search.png"]
     assert report.tables
-    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"recipe.json", "search.journal"}
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"recipe.json", "search-statnn.journal"}

@@ -202,9 +202,23 @@ def test_every_model_can_be_tuned(zoos: dict[str, Corpus], model: str) -> None:
         trial.loss(trial.model(pick(trial.train.inputs, index)), pick(trial.train.targets, index)).backward()
 
 
+def test_every_model_is_searched_over_the_same_settings_from_its_own() -> None:
+    """Those of the tables have one budget; the first recipe is the training of the model as it is registered."""
+    models = ("statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp", "message-passing-stats", "gram-stats", "probes")
+    config = TuneConfig(models=models)
+    first = {model: study._first(config, model)[0] for model in (*models, "balanced-statnn")}
+    settings = {*study.SPANS, *study.CHOICES, "head_dropout"}
+    assert all(set(values) - {"heads", "head_width"} == settings for values in first.values())
+    assert {model for model, values in first.items() if values["head_dropout"]} == {
+        "message-passing-stats", "gram-stats", "probes",
+    }  # fmt: skip
+    assert config.heads == (1,)
+    assert len(config.head_width) == 1
+
+
 def test_a_damaged_journal_is_refused(zoos: dict[str, Corpus], tmp_path: Path) -> None:
-    (tmp_path / study.JOURNAL).write_text('{"op_code": 0}\n[]\n')
-    with pytest.raises(ValueError, match=r"search.journal is damaged .*: remove it"):
+    (tmp_path / "search-statnn.journal").write_text('{"op_code": 0}\n[]\n')
+    with pytest.raises(ValueError, match=r"search-statnn.journal is damaged .*: remove it"):
         searched(zoos, tmp_path)
     assert optuna.logging.get_verbosity() == optuna.logging.INFO, "which is given back"
 
@@ -213,7 +227,7 @@ def test_a_line_that_a_full_disk_cut_off_is_written_again(
     searched_once: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
 ) -> None:
     searched(zoos, tmp_path, trials=3)
-    with (tmp_path / study.JOURNAL).open("a", encoding="utf-8") as journal:
+    with (tmp_path / "search-statnn.journal").open("a", encoding="utf-8") as journal:
         journal.write('{"op_code": 4, "wor')
     assert timeless(searched(zoos, tmp_path)) == timeless(attempts(searched_once[1].study))
 
