@@ -124,7 +124,7 @@ def _do(
     if not is_main_process():  # the others end before tables and figures are written
         raise typer.Exit
     report = study.tables(results, config, store)
-    report = report if make else beside_paper(report, experiment.key)
+    report = report if make else beside_paper(report, experiment.key, study.kept(results, store))
     paths = report.write(out)
     report.show(console)
     console.print("", *map(str, paths), sep="\n", highlight=False)

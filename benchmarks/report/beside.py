@@ -1,41 +1,82 @@
 """The paper's numbers beside ours, and which of its claims hold here: one mechanism for all experiments.
 
-A claim compares two numbers of a table. It holds, or does not, if they differ by more than twice the standard error of
-their difference. With one seed that is not known, and they have to differ by a quarter of the larger one.
+A claim compares two numbers of a table. They are counted again from the answers that the runs kept, and the interval of
+their difference decides (`intervals`). Runs that were trained much shorter than the paper's, or on much fewer networks,
+neither hold nor refute: they are not comparable.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from nfn_monomial.benchmarks.train.runs import Run, RunStore, TestResult
 from nfn_monomial.tools.report import Report, Table
 
-from .published import AS_IN_PAPER, PAPER, Published, Row
-from .tables import Estimate, over
+from .intervals import Interval, Outcomes, difference
+from .published import AS_IN_PAPER, PAPER, Least, Published, Relation, Row
+from .tables import over, trained_on
 
-__all__ = ["beside_paper", "verdict"]
+__all__ = ["RULE", "Kept", "beside_paper", "judge", "kept_outcomes", "verdict"]
 
-ERRORS = 2  # standard errors of a difference
-CLEAR = 0.25  # of the larger number: a difference that counts with one seed
-EQUAL = 0.005  # of the larger number: smaller differences count as none
+EQUAL_TAU = 0.01  # rank correlations and accuracies that differ by less are the same
+EQUAL_ERROR = 0.01  # likewise, errors, as a share of the larger one
 RULE = (
-    f"A difference counts if it is larger than {ERRORS} standard errors of the difference or, with one seed, than "
-    f"{CLEAR:.0%} of the larger number; numbers that differ by less than {EQUAL:.1%} are the same."
+    "A claim holds if the whole 95 % interval of the difference is on its side, and does not hold if it is on the "
+    f"other; numbers are the same if the interval lies within {EQUAL_TAU} (tau, accuracy) or {EQUAL_ERROR:.0%} "
+    "(errors). The interval is of a paired bootstrap over test networks, and of Student's distribution over seeds."
 )
+
+Kept = Mapping[tuple[str, Row, str], Outcomes]
+"""Subject, row and column of a table -> the answers that its number is counted from."""
 KEYS = ("trained on",)
 
 
-def beside_paper(report: Report, experiment: str) -> Report:
+def kept_outcomes(
+    runs: Sequence[Run], store: RunStore, column: Callable[[TestResult], str], *, train_sets: bool
+) -> Kept:
+    """Returns the answers that runs have left in their store.
+
+    Args:
+        runs: of one experiment.
+        store: that has them.
+        column: of the table that shows a test set; empty for none.
+        train_sets: whether rows are named by model and train set, or by the model alone.
+    """
+    kept: dict[tuple[str, Row, str], dict[int, tuple[Run, Any, Any]]] = {}
+    for run in runs:
+        tensors, settings = store.artifacts(run.settings), run.settings
+        row = (run.label, *[trained_on(settings)] * train_sets)
+        for test in run.tests:
+            answers, true = (tensors.get(f"{test.name}: {what}") for what in ("answers", "true"))
+            if (name := column(test)) and answers is not None:
+                kept.setdefault((settings.subject, row, name), {}).setdefault(settings.seed, (run, answers, true))
+    ours = sorted(kept.items(), key=lambda item: item[0][1][0] in AS_IN_PAPER)  # those last, which take another's place
+    return {
+        (subject, (AS_IN_PAPER.get(label, label), *train_set), name): Outcomes(
+            tuple(by_seed),
+            np.stack([answers.double().numpy() for _, answers, _ in by_seed.values()]),
+            None if true is None else true.double().numpy(),
+            run.networks["train"],
+            len(run.history) * -(-run.networks["train"] // run.settings.training.batch_size),
+        )
+        for (subject, (label, *train_set), name), by_seed in ours
+        for run, _, true in list(by_seed.values())[:1]
+    }
+
+
+def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  # noqa: B006  # nobody writes to it
     """Returns the report with two more tables if the paper has numbers: those beside ours, and its claims.
 
-    A claim is looked at where both of its numbers are here.
+    A claim is looked at where the answers behind both of its numbers are here.
 
     Args:
         report: of an experiment.
         experiment: its name in `PAPER`; others have nothing to be compared with.
+        kept: see `kept_outcomes`.
     """
     tables: list[Table] = []
     lines: list[tuple[str, ...]] = []
@@ -51,12 +92,13 @@ def beside_paper(report: Report, experiment: str) -> Report:
         if not any(row in ours for row in published.rows):
             continue
         tables.append(_beside(table, ours, published, report.results))
+        subject = next((key[0] for key in kept if key[0] in table.title), None)
         for claim in published.claims:
-            cells_of_claim = [ours.get(row, {}).get(column, "") for row, column in (claim.first, claim.second)]
-            first, second = map(_number, cells_of_claim)
+            first, second = (kept.get((str(subject), row, column)) for row, column in (claim.first, claim.second))
             if first is not None and second is not None:
-                judged = verdict(first, claim.relation, second)
-                lines.append((_subject(table), claim.text, claim.source, " and ".join(cells_of_claim), *judged))
+                numbers = " and ".join(ours[row][column] for row, column in (claim.first, claim.second))
+                judged = judge(first, claim.relation, second, published.least, claim.least)
+                lines.append((_subject(table), claim.text, claim.source, numbers, *judged))
     if not tables:
         return report
     if lines:
@@ -115,28 +157,45 @@ def _beside(
     )
 
 
-def _number(cell: str) -> Estimate | None:
-    """Reads a cell that `Estimate.show` wrote; None if it has no number."""
-    mean, _, error = cell.partition(" ±")
-    try:
-        return Estimate(float(mean), float(error) if error else None)
-    except ValueError:
-        return None
+def judge(first: Outcomes, relation: Relation, second: Outcomes, *least: Least) -> tuple[str, str]:
+    """Judges a claim on two numbers, and says why.
 
-
-def verdict(first: Estimate, relation: str, second: Estimate) -> tuple[str, str]:
-    """Judges whether the first number is larger (``>``), at least as large (``>=``) or the same (``=``), and says why.
+    Args:
+        first: of a model.
+        relation: the first is larger (``>``), at least as large (``>=``) or the same (``=``).
+        second: of the same or another model.
+        least: what runs need to be comparable with the paper's.
 
     Returns:
-        ``holds``, ``does not hold`` or ``cannot be told``, and the difference with its threshold.
+        ``holds``, ``does not hold``, ``cannot be told`` or ``not comparable``, and the difference with its interval.
     """
-    difference, size = first.mean - second.mean, max(abs(first.mean), abs(second.mean))
-    seeded = first.error is not None and second.error is not None
-    needed = ERRORS * math.hypot(first.error or 0.0, second.error or 0.0) if seeded else CLEAR * size
-    same = abs(difference) <= EQUAL * size
-    larger, smaller = (not same and sign * difference > needed for sign in (1, -1))
-    why = f"difference {difference:+.2g}, " + (f"{ERRORS} errors {needed:.2g}" if seeded else "one seed")
-    holds = {">": larger, ">=": larger or same, "=": same}[relation]
-    equal = same and needed <= EQUAL * size  # and known to be
-    fails = {">": smaller or equal, ">=": smaller, "=": larger or smaller}[relation]
-    return "holds" if holds else "does not hold" if fails else "cannot be told", why
+    for needed in least:
+        for outcomes in (first, second):
+            if outcomes.steps < needed.steps:
+                return "not comparable", f"{outcomes.steps:,} steps; the paper has {needed.paper}"
+            if outcomes.networks < needed.networks:
+                return "not comparable", f"{outcomes.networks:,} training networks; the paper has {needed.paper}"
+    interval = difference(first, second)
+    if interval.low is None:
+        return "cannot be told", f"difference {interval.show()}, one seed"
+    size = max(abs(float(outcomes.drawn[:, 0].mean())) for outcomes in (first, second))
+    shares = first.true is not None or all(set(np.unique(o.answers)) <= {0.0, 1.0} for o in (first, second))
+    digits = 3 if shares else 4
+    bound = EQUAL_TAU if shares else EQUAL_ERROR * size
+    return verdict(interval, relation, bound), f"difference {interval.show(digits)}"
+
+
+def verdict(interval: Interval, relation: Relation, bound: float) -> str:
+    """Returns ``holds``, ``does not hold`` or ``cannot be told``.
+
+    Args:
+        interval: of the difference of two numbers, with ends.
+        relation: see `judge`.
+        bound: numbers that differ by no more are the same.
+    """
+    low, high = interval.low, interval.high
+    assert low is not None
+    assert high is not None
+    holds = {">": low > 0, ">=": low >= -bound, "=": -bound <= low and high <= bound}[relation]
+    fails = {">": high < 0, ">=": high < -bound, "=": low > bound or high < -bound}[relation]
+    return "holds" if holds else "does not hold" if fails else "cannot be told"

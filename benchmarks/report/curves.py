@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.report import Table, look, panels
 
-from .beside import verdict
+from .beside import RULE, Kept, judge
 from .figures import legend_beside, stroke
 from .published import PAPER
-from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds
+from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on
 
 __all__ = ["curve_tables", "draw_curves"]
 
@@ -26,11 +26,12 @@ Curves = dict[str, dict[int, list[Run]]]
 """Model -> number of training networks -> runs over seeds."""
 
 
-def curve_tables(runs: Sequence[Run]) -> list[Table]:
+def curve_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
     """Returns for every activation a table for each test set; and one of Monomial-NFN beside HNP.
 
     Args:
         runs: of `predict_generalization` with ``train_networks`` and one train set.
+        kept: their answers, see `kept_outcomes`.
     """
     tables = []
     lines: list[tuple[str, ...]] = []
@@ -40,13 +41,17 @@ def curve_tables(runs: Sequence[Run]) -> list[Table]:
             if set(PAIR) <= set(curves):  # is the paper's model as good as HNP?
                 first, second = (curves[model] for model in PAIR)
                 for size in (n for n in first if n in second):
-                    ours, theirs = _tau(first[size], test), _tau(second[size], test)
-                    judged = verdict(ours, ">=", theirs)
-                    lines.append((activation, test, f"{size:,}", ours.show(), theirs.show(), *judged))
+                    pair = [first[size], second[size]]
+                    rows = [(group[0].label, trained_on(group[0].settings)) for group in pair]
+                    scale = next(t.scale for t in pair[0][0].tests if t.name == test)
+                    ours, theirs = (kept.get((activation, row, f"tau {short(test, scale)}")) for row in rows)
+                    if ours is not None and theirs is not None:
+                        taus = (_tau(group, test).show() for group in pair)
+                        lines.append((activation, test, f"{size:,}", *taus, *judge(ours, ">=", theirs)))
     if lines:
         header = ("networks", "tested on", "training networks", "Monomial-NFN", "HNP", "is as good", "why")
         title = "Monomial-NFN is as good as HNP"
-        tables.append(Table(title, header, tuple(lines), text_columns=7, names=(0, 1, 2)))
+        tables.append(Table(title, header, tuple(lines), text_columns=7, names=(0, 1, 2), notes=(RULE,)))
     return tables
 
 

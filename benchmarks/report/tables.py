@@ -27,6 +27,7 @@ __all__ = [
     "over_seeds",
     "record_of",
     "row_of",
+    "short",
     "trained_on",
 ]
 
@@ -206,3 +207,11 @@ def record_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _distinct(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [value for i, value in enumerate(values) if value not in values[:i]]
+
+
+def short(name: str, scale: float | None) -> str:
+    """A test set as a column names it: 1eK where networks were moved with scales up to that."""
+    if scale is None:
+        return name
+    exponent = math.log10(scale)
+    return f"1e{round(exponent)}" if abs(exponent - round(exponent)) < 1e-9 else f"{scale:g}"

@@ -33,12 +33,14 @@ class Study:
         tables: results, configuration and store -> a `Report`.
         check: raises a ValueError for a configuration that no data can be used with, before any are read.
         choose: configuration and data -> the configuration, completed by settings that depend on the data.
+        kept: results and store -> answers by network, by which claims are judged: see `kept_outcomes`.
     """
 
     run: Callable[[Any, Any, Any, Callable[[News], None]], Any]
     tables: Callable[[Any, Any, Any], Any]
     check: Callable[[Any], None] = lambda config: None
     choose: Callable[[Any, Any], Any] = lambda config, data: config
+    kept: Callable[[Any, Any], Mapping[Any, Any]] = lambda results, store: {}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.experiments.ablation import STACKS
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
+from nfn_monomial.benchmarks.report.beside import Kept, kept_outcomes
 from nfn_monomial.benchmarks.report.tables import (
     COST_COLUMNS,
     Estimate,
@@ -23,14 +24,14 @@ from nfn_monomial.benchmarks.report.tables import (
     over,
     over_seeds,
     record_of,
+    short,
 )
 from nfn_monomial.benchmarks.settings.register import Study
-from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
 from .predict import predict_generalization, require_models
-from .predict_report import short
 
 __all__ = ["STUDY", "ablation_report", "ablation_tables", "draw_ablation"]
 
@@ -119,4 +120,9 @@ def draw_ablation(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-STUDY = Study(predict_generalization, lambda runs, config, store: ablation_report(runs), _require_stacks)
+def kept(runs: Sequence[Run], store: RunStore) -> Kept:
+    """Returns the answers that the numbers of the tables are counted from."""
+    return kept_outcomes(runs, store, lambda test: f"tau {short(test.name, test.scale)}", train_sets=False)
+
+
+STUDY = Study(predict_generalization, lambda runs, config, store: ablation_report(runs), _require_stacks, kept=kept)

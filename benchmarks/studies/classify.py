@@ -29,6 +29,7 @@ from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
 from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
 from nfn_monomial.benchmarks.predictors import Classification
+from nfn_monomial.benchmarks.report.beside import Kept, kept_outcomes
 from nfn_monomial.benchmarks.report.figures import draw_learning
 from nfn_monomial.benchmarks.report.tables import Estimate, by_model, model_table, over_seeds, record_of, row_of
 from nfn_monomial.benchmarks.settings.register import Study
@@ -43,7 +44,7 @@ from nfn_monomial.tools.store import code_of
 
 __all__ = ["classify_inrs", "classify_report", "fingerprint", "plan", "prepare", "sizes_of", "subset"]
 
-VERSION = 2  # raise it when results change, or finished runs of before are taken for new ones
+VERSION = 3  # raise it when results change, or finished runs of before are taken for new ones
 COMPUTED_BY = ("models/inr.py", "models/inr_input.py", "models/parts.py")
 """Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 LARGEST = 1e4  # logits are cut off there, so that losses are finite
@@ -171,6 +172,7 @@ def prepare(corpus: InrCorpus, settings: RunSettings) -> Trial:
     return Trial(
         settings, classifier, train, data(corpus.val), tests,
         loss=LOSSES[settings.loss], metrics=scores, select="selection", finish=finish,
+        outcome=lambda logits, labels: {"answers": right(logits, labels)},
         predictor=Classification(siren, tuple(map(str, range(corpus.classes))), settings.loss).written(),
     )  # fmt: skip
 
@@ -186,6 +188,12 @@ def confusion(logits: Tensor, labels: Tensor) -> Tensor:
     return pairs.bincount(minlength=classes**2).view(classes, classes)
 
 
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns 1 for each network that is classified right, 0 for others ``(N,)``; arguments as of `scores`."""
+    finite = torch.nan_to_num(logits.detach().double(), nan=-LARGEST).clamp(-LARGEST, LARGEST)
+    return (finite.argmax(-1) == labels).double()
+
+
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns accuracy, cross-entropy, and the score that selects the epoch: accuracy, then the lower loss.
 
@@ -195,8 +203,8 @@ def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
         logits: ``(N, classes)``.
         labels: int64 ``(N,)``.
     """
+    accuracy = right(logits, labels).mean().item()
     logits = torch.nan_to_num(logits.detach().double(), nan=-LARGEST).clamp(-LARGEST, LARGEST)
-    accuracy = (logits.argmax(-1) == labels).double().mean().item()
     loss = cross_entropy(logits, labels).item()
     return {"accuracy": accuracy, "loss": loss, "selection": accuracy - loss / (1 + loss) / len(labels)}
 
@@ -315,4 +323,9 @@ def draw_confusion(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-STUDY = Study(classify_inrs, lambda runs, config, store: classify_report(runs), require_models)
+def kept(runs: Sequence[Run], store: RunStore) -> Kept:
+    """Returns the answers that the accuracies are counted from."""
+    return kept_outcomes(runs, store, lambda test: "test" * (test.name == "original"), train_sets=False)
+
+
+STUDY = Study(classify_inrs, lambda runs, config, store: classify_report(runs), require_models, kept=kept)

@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
+from nfn_monomial.benchmarks.report.beside import Kept, kept_outcomes
 from nfn_monomial.benchmarks.report.curves import curve_tables, draw_curves
 from nfn_monomial.benchmarks.report.figures import legend_beside, stroke
 from nfn_monomial.benchmarks.report.tables import (
@@ -29,14 +30,15 @@ from nfn_monomial.benchmarks.report.tables import (
     count,
     over,
     record_of,
+    short,
 )
 from nfn_monomial.benchmarks.settings.register import Study
-from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.tools.report import Report, Table, look, panels
 
 from .predict import default_models, predict_generalization, require_models
 
-__all__ = ["STUDY", "Row", "draw_figure", "predict_report", "predict_tables", "short", "summarise"]
+__all__ = ["STUDY", "Row", "draw_figure", "kept", "predict_report", "predict_tables", "summarise"]
 
 TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
 NOTHING = "-"
@@ -70,12 +72,13 @@ class Row:
     peak_mib: float
 
 
-def predict_report(runs: Sequence[Run], per_scale: bool = False) -> Report:
+def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept = {}) -> Report:  # noqa: B006
     """Returns tables, Figure 1, and the numbers of both.
 
     Args:
         runs: of `predict_generalization`.
         per_scale: see `PredictConfig`; the runs of all ranges of scales share a row.
+        answers: see `kept`; without them no two models are compared.
 
     Raises:
         ValueError: if there are no runs, or see `summarise`.
@@ -83,7 +86,7 @@ def predict_report(runs: Sequence[Run], per_scale: bool = False) -> Report:
     record, rows = record_of(runs), summarise(_joined(runs) if per_scale else runs)
     results = {"rows": [asdict(row) for row in rows], **record}
     if all("train_networks" in run.settings.options for run in runs):
-        return Report(curve_tables(runs), results, {"curves.png": draw_curves(runs)})
+        return Report(curve_tables(runs, answers), results, {"curves.png": draw_curves(runs)})
     return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")
 
 
@@ -188,14 +191,6 @@ def _table(rows: Sequence[Row]) -> Table:
         bold=frozenset(i for i, row in enumerate(rows) if row.invariant == "yes"),
         notes=tuple(notes),
     )
-
-
-def short(name: str, scale: float | None) -> str:
-    """A test set as a column names it: 1eK where networks were moved with scales up to that."""
-    if scale is None:
-        return name
-    exponent = math.log10(scale)
-    return f"1e{round(exponent)}" if abs(exponent - round(exponent)) < 1e-9 else f"{scale:g}"
 
 
 # -- Figure 1 ---------------------------------------------------------------------------------------------------------
@@ -310,6 +305,15 @@ def _choose(config: PredictConfig, corpora: Mapping[str, Corpus]) -> PredictConf
     return replace(config, models=tuple(name for name in config.models if name in able) or able)
 
 
+def kept(runs: Sequence[Run], store: RunStore) -> Kept:
+    """Returns the answers that the numbers of the tables are counted from."""
+    return kept_outcomes(runs, store, lambda test: f"tau {short(test.name, test.scale)}", train_sets=True)
+
+
 STUDY = Study(
-    predict_generalization, lambda runs, config, store: predict_report(runs, config.per_scale), _check, _choose
+    predict_generalization,
+    lambda runs, config, store: predict_report(runs, config.per_scale, kept(runs, store)),
+    _check,
+    _choose,
+    kept,
 )

@@ -184,7 +184,7 @@ def _jobs(
         models=(model,), train_sets=("original",), seeds=tuple(seeds), widen=0, training=config.training
     )
     return [
-        Job(replace(job.settings, experiment="tune"), partial(_prepared, job.prepare))
+        Job(replace(job.settings, experiment="tune", version=VERSION), partial(_prepared, job.prepare))
         for job in plan(asked, corpora, {model: recipe} if recipe else {})
     ]
 

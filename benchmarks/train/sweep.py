@@ -40,6 +40,7 @@ __all__ = [
     "Finish",
     "Job",
     "OnProgress",
+    "Outcome",
     "Test",
     "Trial",
     "run_job",
@@ -62,6 +63,9 @@ class Test:
 
 Finish = Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Tensor]]]
 """Answers by name of test set -> (the run's ``extra``, tensors to keep as artifacts)."""
+Outcome = Callable[[Any, Tensor], dict[str, Tensor]]
+"""Answers to a test set and its targets -> ``answers (N,)``, and ``true (N,)`` if these are predictions of it. They are
+kept as artifacts, by which runs are compared network by network: see `nfn_monomial.benchmarks.report.intervals`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Trial:
         metrics: of a whole data set.
         select: the metric that selects the epoch; larger is better.
         finish: picks results and tensors to keep from the answers to the test sets.
+        outcome: reduces the answers to a test set to what is kept of each network, see `Outcome`.
         predictor: all that is needed to build and apply the model again, as JSON has it.
     """
 
@@ -92,6 +97,7 @@ class Trial:
     metrics: Metrics
     select: str
     finish: Finish = lambda answers: ({}, {})
+    outcome: Outcome | None = None
     predictor: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -216,13 +222,16 @@ def test(trial: Trial, fitted: FitResult, fabric: Fabric | None) -> tuple[Run, d
     """Asks the model of a trained trial about all test sets; returns the run and the tensors to keep beside it."""
     settings, networks = trial.settings, {"train": len(trial.train), "val": len(trial.val)}
     fabric = fabric or make_fabric(settings.training)
-    results, answers = [], {}
+    results, answers, outcomes = [], {}, dict[str, Tensor]()
     for test_set in trial.tests():
         networks.setdefault("test", len(test_set.data))
         data = test_set.data.to(fabric.device)
         answer = predict(trial.model, data, fabric)
         lost = sum(int((~torch.isfinite(t)).sum()) for t in pytree.tree_leaves(answer))
         results.append(TestResult(test_set.name, test_set.scale, dict(trial.metrics(answer, data.targets)), lost))
+        if trial.outcome is not None:
+            kept = trial.outcome(answer, data.targets)
+            outcomes |= {f"{test_set.name}: {what}": t.float().cpu() for what, t in kept.items()}
         answers[test_set.name] = pytree.tree_map(lambda t: t.cpu(), answer)
     extra, artifacts = trial.finish(answers)
     model = trial.model
@@ -244,7 +253,7 @@ def test(trial: Trial, fitted: FitResult, fabric: Fabric | None) -> tuple[Run, d
         environment={**environment(settings.training.device), "processes": fabric.world_size},
         extra=extra,
     )
-    return run, artifacts
+    return run, {**artifacts, **outcomes}
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever pytest makes of the name

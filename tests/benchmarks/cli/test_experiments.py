@@ -41,7 +41,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
         calls.append((data, config))
         tell(News("one run", 1, 1, "1/1 one run: tau 0.5"))
 
-    monkeypatch.setattr(Experiment, "load", lambda self: replace(load(self), run=run, tables=lambda *_: REPORT))
+    faked = {"run": run, "tables": lambda *_: REPORT, "kept": lambda *_: {}}
+    monkeypatch.setattr(Experiment, "load", lambda self: replace(load(self), **faked))
     return calls
 
 

@@ -1,52 +1,82 @@
 """Verdicts on two numbers at the thresholds, with numbers that binary fractions hold exactly."""
 
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
 import pytest
 
-from nfn_monomial.benchmarks.report.beside import verdict
-from nfn_monomial.benchmarks.report.tables import Estimate
+from nfn_monomial.benchmarks.report.beside import EQUAL_ERROR, EQUAL_TAU, judge, verdict
+from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes
+from nfn_monomial.benchmarks.report.published import Least, Relation
 
-LITTLE = 2.0**-30
+LITTLE, BOUND = 2.0**-30, 2.0**-4
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
-RELATIONS = (">", ">=", "=")
 
 
-def verdicts(first: Estimate, second: Estimate) -> tuple[str, ...]:
-    """Verdicts for ``>``, ``>=`` and ``=``, and for the same with the numbers exchanged."""
-    pairs = ((first, second), (second, first))
-    return tuple(verdict(a, relation, b)[0] for a, b in pairs for relation in RELATIONS)
+def verdicts(low: float, high: float) -> tuple[str, ...]:
+    """Verdicts for ``>``, ``>=`` and ``=``."""
+    interval = Interval((low + high) / 2, low, high)
+    return tuple(verdict(interval, relation, BOUND) for relation in get_args(Relation))
 
 
-LARGER = (HOLDS, HOLDS, FAILS, FAILS, FAILS, FAILS)
-UNKNOWN = (OPEN,) * 6
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (LITTLE, 1.0, (HOLDS, HOLDS, OPEN)),
+        (0.0, 1.0, (OPEN, HOLDS, OPEN)),
+        (-BOUND, 1.0, (OPEN, HOLDS, OPEN)),
+        (-BOUND - LITTLE, 1.0, (OPEN, OPEN, OPEN)),
+        (-1.0, 0.0, (OPEN, OPEN, OPEN)),
+        (-1.0, -LITTLE, (FAILS, OPEN, OPEN)),
+        (-1.0, -BOUND, (FAILS, OPEN, OPEN)),
+        (-1.0, -BOUND - LITTLE, (FAILS, FAILS, FAILS)),
+        (BOUND, 1.0, (HOLDS, HOLDS, OPEN)),
+        (BOUND + LITTLE, 1.0, (HOLDS, HOLDS, FAILS)),
+        (-BOUND, BOUND, (OPEN, HOLDS, HOLDS)),
+        (-BOUND, BOUND + LITTLE, (OPEN, HOLDS, OPEN)),
+        (-BOUND - LITTLE, BOUND, (OPEN, OPEN, OPEN)),
+        (LITTLE, BOUND, (HOLDS, HOLDS, HOLDS)),
+    ],
+)
+def test_the_ends_of_the_interval_decide(low: float, high: float, expected: tuple[str, ...]) -> None:
+    assert verdicts(low, high) == expected
 
 
-@pytest.mark.parametrize(("beyond", "expected"), [(-LITTLE, UNKNOWN), (0.0, UNKNOWN), (LITTLE, LARGER)])
-def test_two_standard_errors_of_the_difference(beyond: float, expected: tuple[str, ...]) -> None:
-    """Which is sqrt(0.375^2 + 0.5^2) = 0.625."""
-    assert verdicts(Estimate(4.25 + beyond, 0.375), Estimate(3.0, 0.5)) == expected
-    assert verdicts(Estimate(-3.0 + beyond, 0.5), Estimate(-4.25, 0.375)) == expected
+def constant(*values: float, networks: int = 100, steps: int = 1000) -> Outcomes:
+    """Runs that get the same on every test network, so that intervals have no width but for seeds."""
+    return Outcomes(tuple(range(len(values))), np.tile(np.array(values)[:, None], (1, 8)), None, networks, steps)
 
 
-@pytest.mark.parametrize(("beyond", "expected"), [(-LITTLE, UNKNOWN), (0.0, UNKNOWN), (LITTLE, LARGER)])
-@pytest.mark.parametrize(("error", "other"), [(None, None), (0.0, None), (None, 0.0)])
-def test_a_quarter_of_the_larger_number_with_one_seed(
-    beyond: float, expected: tuple[str, ...], error: float | None, other: float | None
-) -> None:
-    """Also where one of the two numbers has several seeds."""
-    assert verdicts(Estimate(4.0 + beyond, error), Estimate(3.0, other)) == expected
-    assert verdicts(Estimate(-3.0, error), Estimate(-4.0 - beyond, other)) == expected
+def test_errors_are_equal_within_a_percent_of_the_larger() -> None:
+    larger = constant(200.0, 200.0)
+    for other, expected in ((198.5, HOLDS), (197.5, FAILS)):
+        assert judge(constant(other, other), "=", larger)[0] == expected
+        assert judge(larger, "=", constant(other, other))[0] == expected
+    assert EQUAL_ERROR == 0.01
+    assert EQUAL_TAU == 0.01
 
 
-def test_half_a_percent_is_the_same() -> None:
-    """With errors that are as small it is known to be, and ``>`` does not hold; with larger ones that is open."""
-    same = (FAILS, HOLDS, HOLDS) * 2
-    for difference, expected in ((0.99, same), (1.0, same), (1.01, LARGER)):
-        assert verdicts(Estimate(200.0, 0.25), Estimate(200.0 - difference, 0.25)) == expected
-    assert verdicts(Estimate(200.0, 0.375), Estimate(199.25, 0.5)) == (OPEN, HOLDS, HOLDS) * 2
-    assert verdicts(Estimate(200.0, 0.375), Estimate(198.75, 0.5)) == UNKNOWN
-    assert verdicts(Estimate(200.0, None), Estimate(199.25, None)) == (OPEN, HOLDS, HOLDS) * 2
+def test_accuracies_are_equal_within_a_hundredth() -> None:
+    def right(of: int, count: int = 1024) -> Outcomes:
+        return Outcomes((0, 1), np.tile((np.arange(count) < of).astype(float), (2, 1)), None, 100, 1000)
+
+    assert judge(right(512), "=", right(512))[0] == HOLDS
+    assert judge(right(512), "=", right(256))[0] == FAILS
+    assert "difference +0.250 (+" in judge(right(512), ">", right(256))[1]
 
 
-def test_why_says_what_the_difference_is_compared_to() -> None:
-    assert verdict(Estimate(4.25, 0.375), ">", Estimate(3.0, 0.5))[1] == "difference +1.2, 2 errors 1.2"
-    assert verdict(Estimate(0.5, 0.1), "=", Estimate(0.75, None))[1] == "difference -0.25, one seed"
+def test_one_seed_cannot_tell() -> None:
+    assert judge(constant(9.0), ">", constant(1.0)) == (OPEN, "difference +8.000, one seed")
+    assert judge(constant(9.0), ">", constant(1.0, 1.0))[0] == OPEN
+
+
+def test_runs_that_are_too_short_or_see_too_little_are_not_comparable() -> None:
+    steps, networks = Least(steps=1000, paper="2,000"), Least(networks=100, paper="6,050")
+    first, second = constant(9.0, 9.0), constant(1.0, 1.0)
+    assert judge(first, ">", second, steps, networks)[0] == HOLDS
+    for a, b in (replace(first, steps=999), second), (first, replace(second, steps=999)):
+        assert judge(a, ">", b, steps) == ("not comparable", "999 steps; the paper has 2,000")
+        assert judge(a, ">", b)[0] == HOLDS
+    for a, b in (replace(first, networks=99), second), (first, replace(second, networks=99)):
+        assert judge(a, ">", b, Least(), networks) == ("not comparable", "99 training networks; the paper has 6,050")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,16 @@ from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputCo
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_siren
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.classify import classify_report, confusion, plan, scores, sizes_of
-from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.benchmarks.studies.classify import (
+    classify_inrs,
+    classify_report,
+    confusion,
+    kept,
+    plan,
+    scores,
+    sizes_of,
+)
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import test, train
 from nfn_monomial.nn import InputNorm
 from nfn_monomial.tools.predictors.models import build_model
@@ -38,6 +47,15 @@ def toy(train: int = 256) -> InrCorpus:
 def done(config: ClassifyConfig, corpus: InrCorpus) -> list[Run]:
     trials = (job.prepare(job.settings) for job in plan(config, corpus))
     return [test(trial, train(trial), None)[0] for trial in trials]
+
+
+def test_every_network_that_is_right_is_kept(tmp_path: Path) -> None:
+    config = replace(QUICK, models=("inr-probes",), training=TrainConfig(1, 16, 5e-3))
+    store = RunStore(tmp_path)
+    (run,) = classify_inrs(toy(32), config, store)
+    (outcomes,) = kept([run], store).values()
+    assert set(outcomes.answers.ravel()) <= {0.0, 1.0}
+    assert outcomes.drawn[0, 0] == pytest.approx(accuracy(run)["original"])
 
 
 def accuracy(run: Run) -> dict[str, float]:

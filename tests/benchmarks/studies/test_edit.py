@@ -10,7 +10,7 @@ import torch
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, edit_report, edit_table, scores
+from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, edit_report, edit_table, kept, scores
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 
 SIREN = Siren((2, 8, 8, 1), 5.0, (1, 6, 7))
@@ -82,17 +82,27 @@ def test_editors_learn_and_runs_keep_what_the_figure_needs(done: tuple[list[Run]
         assert (original.name, moved.name) == ("original", "moved")
         assert run.extra["unedited"]["mse"] == pytest.approx(unedited, rel=1e-5)
         assert original.metrics["mse"] < 0.7 * unedited, run.label
-        kept = store.artifacts(run.settings)
-        assert set(kept) == {"unedited", "target", "edited", "moved"}
-        assert all(t.shape == (2, 1, 6, 7) for t in kept.values())
+        stored = store.artifacts(run.settings)
+        assert set(stored) == {"unedited", "target", "edited", "moved", "original: answers", "moved: answers"}
+        assert float(stored["original: answers"].mean()) == pytest.approx(original.metrics["mse"], rel=1e-5)
+        assert all(t.shape == (2, 1, 6, 7) for name, t in stored.items() if "answers" not in name)
         assert run.extra["shown"] == [0, 15]
-        torch.testing.assert_close(kept["target"], target[[0, 15]], atol=1e-6, rtol=0)
-        torch.testing.assert_close(kept["unedited"], images[[0, 15]], atol=1e-6, rtol=0)
+        torch.testing.assert_close(stored["target"], target[[0, 15]], atol=1e-6, rtol=0)
+        torch.testing.assert_close(stored["unedited"], images[[0, 15]], atol=1e-6, rtol=0)
     np_run, message = runs
     assert message.tests[1].metrics["mse"] == pytest.approx(message.tests[0].metrics["mse"], rel=1e-3)
     assert np_run.tests[1].metrics["mse"] > 1.01 * np_run.tests[0].metrics["mse"]
     edited, moved = (store.artifacts(message.settings)[name] for name in ("edited", "moved"))
     torch.testing.assert_close(edited, moved, atol=1e-4, rtol=0)
+
+
+def test_errors_are_kept_network_by_network(done: tuple[list[Run], RunStore]) -> None:
+    found = kept(*done)
+    assert set(found) == {("tiny", (run.label,), "MSE") for run in done[0]}
+    for run in done[0]:
+        outcomes = found["tiny", (run.label,), "MSE"]
+        assert outcomes.drawn[0, 0] == pytest.approx(run.metric("original", "mse"), rel=1e-5)
+        assert outcomes.steps == len(run.history) * -(-run.networks["train"] // 8)
 
 
 def test_report(done: tuple[list[Run], RunStore]) -> None:

@@ -11,8 +11,9 @@ from small_zoo import corpus, small_zoo
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
-from nfn_monomial.benchmarks.report.tables import by_model
+from nfn_monomial.benchmarks.report.tables import by_model, short
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.studies import predict_report as predict_report_module
 from nfn_monomial.benchmarks.studies.predict import (
     LOSSES,
     Sets,
@@ -104,6 +105,16 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path) -> None:
             assert all(abs(t.metrics["tau"] - run.tests[0].metrics["tau"]) < 0.03 for t in run.tests[:-1])
     assert done(CONFIG) == runs
     assert all(kept), "nothing was done twice"
+
+    outcomes = predict_report_module.kept(runs, store)
+    assert len(outcomes) == 2 * 2 * (4 + 3), "of each model and train set: tests of ReLU and of tanh networks"
+    for run in runs:
+        for at in run.tests:
+            row = run.label, run.settings.train_set
+            numbers = outcomes[run.settings.subject, row, f"tau {short(at.name, at.scale)}"]
+            assert numbers.drawn[0, 0] == pytest.approx(at.metrics["tau"], abs=1e-6)
+            epochs, networks = len(run.history), run.networks["train"]
+            assert (numbers.networks, numbers.steps) == (networks, epochs * -(-networks // 16))
 
     store.run_file(runs[1].settings).unlink()
     store.predictor_file(runs[3].settings).unlink()

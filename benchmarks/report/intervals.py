@@ -1,0 +1,147 @@
+"""Intervals of differences between models, counted again from the answers that runs keep.
+
+Two models are compared on the same test networks, so their numbers vary together, and much less apart from one another.
+The interval of a difference has both of its sources:
+
+- *test networks*: they are drawn again with replacement, the same ones for both models and all seeds (the paired
+  bootstrap), and the number of every run is counted on them;
+- *training*: the differences of seeds that both models have, as they are on all test networks. They are few, so their
+  mean is drawn from Student's distribution about itself: two or three seeds that are drawn again from one another vary
+  too little.
+
+Seeds also differ because there are few test networks. That part counts twice, so intervals are rather too wide: 0 to 5
+of 100 intervals of two equal models leave out 0. One seed says nothing of training, and so has no interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import t as student
+
+from nfn_monomial.errors import InvalidValueError
+
+__all__ = ["Interval", "Outcomes", "difference", "ranks"]
+
+DRAWS = 2000
+LEVEL = 0.95
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The answers of a model's runs on one set of test networks.
+
+    Attributes:
+        seeds: one run of each.
+        answers: ``(seeds, N)``: a score of every network, whose mean is the number of a run. With true values it is the
+            prediction, and the number is Kendall's tau-b.
+        true: ``(N,)``, or None.
+        networks: that a run was trained on.
+        steps: that a run was trained for.
+    """
+
+    seeds: tuple[int, ...]
+    answers: Array
+    true: Array | None
+    networks: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.answers.ndim != 2 or len(self.answers) != len(self.seeds):
+            raise InvalidValueError(
+                f"answers has shape {self.answers.shape}, but should have a line for each of {len(self.seeds)} seeds"
+            )
+        if self.true is not None and self.true.shape != self.answers.shape[1:]:
+            raise InvalidValueError(f"true has shape {self.true.shape}, but should have {self.answers.shape[1:]}")
+
+    @cached_property
+    def drawn(self) -> Array:
+        """The numbers ``(seeds, 1 + DRAWS)`` on all test networks, and on each draw of them."""
+        return self.numbers(_draws(self.answers.shape[1]))
+
+    def numbers(self, counts: Array) -> Array:
+        """The numbers ``(seeds, D)`` on test networks that occur so often ``(D, N)``."""
+        if self.true is None:
+            means: Array = self.answers @ counts.T / counts.sum(1)
+            return means
+        true = _order(self.true)
+        pairs_of_true = _sums(true * true, counts)
+        taus = []
+        for answers in self.answers:
+            order = _order(answers)
+            pairs = pairs_of_true * _sums(order * order, counts)
+            agreeing = _sums(order * true, counts)
+            taus.append(np.divide(agreeing, np.sqrt(pairs), out=np.zeros_like(agreeing), where=pairs > 0))
+        return np.stack(taus)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference, and the ends between which it is with a probability of 95 %; None if there is one seed."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    def show(self, digits: int = 3) -> str:
+        mean = f"{self.mean:+.{digits}f}"
+        return mean if self.low is None else f"{mean} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+
+
+def difference(first: Outcomes, second: Outcomes) -> Interval:
+    """Returns the first number minus the second, over the seeds that both have.
+
+    Raises:
+        ValueError: if they are not of the same test networks, or have no seed in common.
+    """
+    if first.answers.shape[1:] != second.answers.shape[1:] or not _equal(first.true, second.true):
+        raise InvalidValueError("two models are compared on the same test networks, but these are of different ones")
+    common = [seed for seed in first.seeds if seed in second.seeds]
+    if not common:
+        raise InvalidValueError(f"there is no seed in common: {first.seeds} and {second.seeds}")
+    rows = [[outcomes.seeds.index(seed) for seed in common] for outcomes in (first, second)]
+    by_seed = first.drawn[rows[0]] - second.drawn[rows[1]]
+    mean = float(by_seed[:, 0].mean())
+    if len(common) == 1:
+        return Interval(mean, None, None)
+    error = by_seed[:, 0].std(ddof=1) / np.sqrt(len(common))
+    places = np.random.default_rng(1).permutation((np.arange(DRAWS) + 0.5) / DRAWS)  # evenly, as its ends are far out
+    training = student.ppf(places, len(common) - 1) * error
+    low, high = np.quantile(by_seed[:, 1:].mean(0) + training, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(mean, float(low), float(high))
+
+
+def ranks(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Returns name -> rank, 1 for the largest number; equal ones share the mean of their ranks."""
+    values = np.array(list(numbers.values()))
+    larger, equal = (values > values[:, None]).sum(1), (values == values[:, None]).sum(1)
+    return dict(zip(numbers, (1 + larger + (equal - 1) / 2).tolist(), strict=True))
+
+
+@lru_cache(maxsize=4)
+def _draws(networks: int) -> Array:
+    """How often each network occurs ``(1 + DRAWS, N)``: once, and in each draw."""
+    draws = np.random.default_rng(0).multinomial(networks, np.full(networks, 1 / networks), DRAWS)
+    return np.concatenate([np.ones((1, networks)), draws])
+
+
+def _order(values: Array) -> Array:
+    """Signs of the differences of all pairs ``(N, N)``."""
+    places = np.unique(values, return_inverse=True)[1]  # because differences of infinities are NaN
+    return np.sign(places[:, None] - places[None]).astype(np.float32)  # type: ignore[no-any-return]
+
+
+def _sums(pairs: Array, counts: Array) -> Array:
+    """Sums ``(D,)`` over all pairs of networks of which each occurs so often."""
+    weights = counts.astype(np.float32)
+    return np.einsum("dn,dn->d", weights @ pairs, weights, dtype=np.float64)  # type: ignore[no-any-return]
+
+
+def _equal(first: Array | None, second: Array | None) -> bool:
+    return first is second if first is None or second is None else np.array_equal(first, second)

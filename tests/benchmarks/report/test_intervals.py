@@ -1,0 +1,111 @@
+"""Intervals of differences: of the numbers that scipy counts, and as wide as they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes, difference, ranks
+
+SEEDS = (0, 1, 2)
+
+
+def outcomes(answers: object, true: object = None, seeds: tuple[int, ...] = SEEDS) -> Outcomes:
+    values = np.asarray(answers, dtype=float)
+    return Outcomes(seeds[: len(values)], values, None if true is None else np.asarray(true, dtype=float), 100, 1000)
+
+
+def test_taus_are_scipy_s_also_of_networks_that_occur_several_times() -> None:
+    rng = np.random.default_rng(0)
+    true = rng.integers(0, 20, 60) / 20  # with ties
+    answers = np.stack([true + rng.normal(size=60), np.round(true + rng.normal(size=60)), np.zeros(60)])
+    answers[0, :3] = [np.inf, -np.inf, -np.inf]
+    counts = rng.multinomial(60, np.full(60, 1 / 60), 5).astype(float)
+    found = outcomes(answers, true).numbers(counts)
+    for row, values in zip(found[:2], answers[:2], strict=True):
+        for tau, times in zip(row, counts.astype(int), strict=True):
+            places = np.unique(values, return_inverse=True)[1]
+            expected = kendalltau(np.repeat(places, times), np.repeat(true, times)).statistic
+            assert tau == pytest.approx(expected, abs=1e-6)
+    assert (found[2] == 0).all(), "equal answers rank nothing"
+
+
+def test_means_are_of_networks_as_often_as_they_occur() -> None:
+    found = outcomes([[1.0, 0.0, 5.0]]).numbers(np.array([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0]]))
+    np.testing.assert_allclose(found, [[2.0, 2 / 3]])
+
+
+def test_what_both_models_find_hard_is_no_difference() -> None:
+    """Pairs: hard networks make numbers vary a hundred times as much as differences."""
+    rng = np.random.default_rng(1)
+    hard = 10 * rng.normal(size=(1, 400))
+    first, second = (outcomes(hard + 0.1 * rng.normal(size=(3, 400)) + x) for x in (0.05, 0.0))
+    interval = difference(first, second)
+    assert interval.low is not None
+    assert interval.high is not None
+    assert 0 < interval.low < interval.mean < interval.high < 0.1
+    assert first.drawn.std() > 0.3
+
+
+def test_intervals_of_equal_models_leave_out_0_as_seldom_as_they_say() -> None:
+    """Drawn with fixed seeds, so that this is a fact of the method and no matter of luck."""
+    rng = np.random.default_rng(2)
+    for training in (0.0, 0.2):
+        missed = 0
+        for _ in range(60):
+            both = rng.normal(size=(1, 100))
+            pair = [outcomes(both + rng.normal(size=(2, 100)) + training * rng.normal(size=(2, 1))) for _ in range(2)]
+            interval = difference(*pair)
+            missed += not (interval.low or 0) <= 0 <= (interval.high or 0)
+        assert missed <= 6, f"{missed} of 60"
+
+
+def test_trainings_that_differ_widen_the_interval() -> None:
+    base = np.linspace(-1, 1, 200)[None]
+    alike, apart = (outcomes(np.concatenate([base + x for x in shifts])) for shifts in ((1, 1, 1), (0, 1, 2)))
+    zero = outcomes(np.concatenate([base] * 3))
+    narrow, wide = difference(alike, zero), difference(apart, zero)
+    assert (narrow.mean, wide.mean) == pytest.approx((1, 1))
+    assert (narrow.low, narrow.high) == pytest.approx((1, 1))
+    assert wide.low == pytest.approx(1 - 4.3 / 3**0.5, abs=0.1)  # Student's 97.5 % point of two degrees of freedom
+    assert wide.high == pytest.approx(1 + 4.3 / 3**0.5, abs=0.1)
+
+
+def test_one_seed_has_no_interval() -> None:
+    one = difference(outcomes([[1.0, 2.0]]), outcomes([[1.0, 1.0]]))
+    assert one == Interval(0.5, None, None)
+    assert one.show() == "+0.500"
+    assert Interval(0.5, 0.25, 0.75).show(2) == "+0.50 (+0.25 to +0.75)"
+
+
+def test_seeds_are_paired_by_their_numbers() -> None:
+    first = outcomes([[2.0, 2.0], [3.0, 3.0], [9.0, 9.0]], seeds=(5, 7, 9))
+    second = outcomes([[2.0, 2.0], [1.0, 1.0]], seeds=(7, 5))
+    interval = difference(first, second)
+    assert interval.mean == pytest.approx(1)
+    assert (interval.low, interval.high) == pytest.approx((1, 1))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (outcomes([[1.0, 2.0, 3.0]]), "different ones"),
+        (outcomes([[1.0, 2.0]], [0.0, 1.0]), "different ones"),
+        (outcomes([[1.0, 2.0]], seeds=(4,)), "no seed in common"),
+    ],
+)
+def test_other_networks_and_seeds_are_refused(other: Outcomes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        difference(outcomes([[1.0, 2.0]]), other)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="a line for each of 2 seeds"):
+        Outcomes((0, 1), np.zeros((1, 3)), None, 1, 1)
+    with pytest.raises(ValueError, match=r"true has shape \(2,\), but should have \(3,\)"):
+        Outcomes((0,), np.zeros((1, 3)), np.zeros(2), 1, 1)
+
+
+def test_ranks() -> None:
+    assert ranks({"a": 0.5, "b": 0.9, "c": 0.5, "d": 0.1}) == {"a": 2.5, "b": 1, "c": 2.5, "d": 4}
