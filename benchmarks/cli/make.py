@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from nfn_monomial.benchmarks.settings.base import assignment, override
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli.options import console, shown_progress, user_errors
 
@@ -55,7 +58,7 @@ def zoo_make(
     channels: Annotated[
         str,
         typer.Option(
-            help="Channels of the three convolutions, comma-separated. By default 16,16,16; not for mixed zoos."
+            help="Channels of two to six convolutions, comma-separated. By default 16,16,16; not for mixed zoos."
         ),
     ] = "",
     activations: Annotated[
@@ -76,13 +79,23 @@ def zoo_make(
         Literal["own", "published"],
         typer.Option(help="The ranges that trainings are drawn from: our own, or the published ones."),
     ] = "own",
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="key=value for a range that trainings are drawn from, as optimizers=adam,sgd; repeat it for several: "
+            "batch, epochs, train_fractions, optimizers, learning_rate, sgd_learning_rate, w_inits, b_inits, init_std, "
+            "l2reg, dropout.",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     device: Device = "cpu",
 ) -> None:
     """Train a zoo of small CNNs, like those of the Small CNN Zoo.
 
-    Every network has three 3x3 stride-2 convolutions of 16 channels, global average pooling and a dense layer, and
-    draws its own optimiser, learning rate, initialisation, weight decay, dropout, epochs and share of the images.
+    Every network has three 3x3 stride-2 convolutions of 16 channels (a fourth and later ones have stride 1), global
+    average pooling and a dense layer, and draws its own optimiser, learning rate, initialisation, weight decay,
+    dropout, epochs and share of the images.
     With `--vary-architecture` networks have 2 to 5 layers of 8 to 32 neurons, kernels of 3 or 5 and one activation
     or several; ten networks share an architecture. `--kinds` adds
     residual CNNs, half of them with batch norm, and transformers whose tokens are patches of an image, or makes only
@@ -97,6 +110,8 @@ def zoo_make(
     - `nfn-monomial zoo make`
 
     - `nfn-monomial zoo make --networks 10000 --images mnist5k --out zoos/mnist`
+
+    - `nfn-monomial zoo make --channels 8,12,16,12 --activations tanh --set dropout=0 --set optimizers=adam`
 
     - `nfn-monomial zoo make --grid published --networks 20000 --out zoos/paper`
 
@@ -121,11 +136,12 @@ def zoo_make(
         raise InvalidValueError("--grid published is for a zoo of one architecture: leave out --vary-architecture")
     kind: ZooKind = "mixed" if vary_architecture else grid
     folder = out or Path({"own": DIGITS, "mixed": "zoos/mixed", "published": "zoos/paper"}[kind])
-    make_zoo_at(folder, device, kind=kind, overwrite=overwrite, **chosen)
+    make_zoo_at(folder, device, kind=kind, overwrite=overwrite, assignments=assignments or (), **chosen)
 
 
 def make_zoo_at(
-    folder: Path, device: str, *, kind: ZooKind = "own", overwrite: bool = False, **chosen: Any
+    folder: Path, device: str, *, kind: ZooKind = "own", overwrite: bool = False, assignments: Sequence[str] = (),
+    **chosen: Any,
 ) -> None:  # fmt: skip
     """Makes a zoo, unless it is there, with a bar."""
     prepare_process()
@@ -133,7 +149,10 @@ def make_zoo_at(
     from nfn_monomial.benchmarks.make.zoo import make_zoo
 
     kinds = {"own": config.ZooConfig, "mixed": config.MixedConfig, "published": config.PublishedConfig}
-    wanted = kinds[kind](**chosen)
+    ranges = sorted({field.name for field in fields(config.TrainingRanges)} - {"images", "networks", "seed"})
+    if other := [text for text in assignments if assignment(text)[0] not in ranges]:
+        raise InvalidValueError(f"--set {other[0]}: zoo make sets {', '.join(ranges)}; others have options")
+    wanted = override(kinds[kind](**chosen), assignments)
     with shown_progress(f"training {wanted.networks} networks") as progress:
         made = make_zoo(folder, wanted, overwrite=overwrite, device=device, progress=progress)
     state = "trained" if made.made else "were already there"

@@ -18,6 +18,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.architectures import Architecture, ArchitectureKind, MixedActivation, PlainCNN
 
 __all__ = [
+    "HALVING",
     "Hyperparameters",
     "MixedConfig",
     "Optimizer",
@@ -70,6 +71,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
 Depth = Annotated[int, Field(ge=2)]
 Channels = Annotated[int, Field(ge=1, le=512)]  # more would be too much for a chunk of networks in memory
+HALVING = 3  # convolutions of a zoo of one architecture that halve the image; later ones leave its size
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,12 @@ class TrainingRanges(Settings):
 class ZooConfig(TrainingRanges):
     """A zoo of one architecture, that of the Small CNN Zoo; equal configurations give equal zoos.
 
-    ``channels``: of its three convolutions. The activations have evenly many networks. ``chunk`` networks at most train
-    together; the size changes the networks only by rounding.
+    ``channels``: of its convolutions, two to six. The activations have evenly many networks. ``chunk`` networks at
+    most train together; the size changes the networks only by rounding.
     """
 
     activations: Some[Activation] = ("relu", "tanh")
-    channels: tuple[Channels, Channels, Channels] = (16, 16, 16)
+    channels: Annotated[tuple[Channels, ...], Field(min_length=2, max_length=6)] = (16, 16, 16)
     chunk: Count = 32
     dropout: Dropout = 0.5
 

@@ -24,7 +24,7 @@ from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 from nfn_monomial.tools.results import Progress, silent
 
-from .config import Hyperparameters, MixedConfig, ZooConfig, draw_architecture, draw_hyperparameters
+from .config import HALVING, Hyperparameters, MixedConfig, ZooConfig, draw_architecture, draw_hyperparameters
 from .jobs import Made, Tick, make_set
 from .training import train_bounded, train_group
 
@@ -64,9 +64,13 @@ def make_zoo(
         if isinstance(config, MixedConfig):
             architecture = draw_architecture(config, number, images.size, images.classes)
         else:
-            activation, padding = config.activations[numbers[0] % len(config.activations)], PADDING[config.images]
-            channels = (1, *config.channels)
-            architecture = PlainCNN(channels, (3,) * 3, (2,) * 3, (padding,) * 3, (images.classes,), (activation,) * 3)
+            activation, count = config.activations[numbers[0] % len(config.activations)], len(config.channels)
+            halving = [i < HALVING for i in range(count)]
+            architecture = PlainCNN(
+                (1, *config.channels), (3,) * count, tuple(2 if halves else 1 for halves in halving),
+                tuple(PADDING[config.images] if halves else 1 for halves in halving), (images.classes,),
+                (activation,) * count,
+            )  # fmt: skip
 
         def run(chosen: list[Hyperparameters]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
             return train_group(chosen, images, architecture, batch=config.batch, check=lambda: tick(0))

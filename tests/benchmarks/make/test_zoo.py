@@ -262,13 +262,40 @@ def test_zoo_make_channels(tmp_path: Path) -> None:
     assert {tuple(t.shape[1:]) for group in groups_in(tmp_path) for t in group.tensors.values() if t.ndim > 3} == {
         (3, 1, 3, 3), (4, 3, 3, 3), (5, 4, 3, 3)
     }  # fmt: skip
-    refused = said("zoo", "make", "--channels", "3,4", "--out", tmp_path / "no", code=2)
+    refused = said("zoo", "make", "--channels", "3", "--out", tmp_path / "no", code=2)
     assert "channels is" in refused
     many = said("zoo", "make", "--channels", "1000000,1,1", "--out", tmp_path / "no", code=2)
     assert "less than or equal to 512" in many
     assert "training" not in refused, "no bar of what does not begin"
     wrong = ("--vary-architecture", "--channels", "3,4,5", "--out", tmp_path / "no")
     assert "leave out --vary-architecture" in said("zoo", "make", *wrong, code=2)
+
+
+@pytest.mark.parametrize("channels", [(3, 4), (3, 4, 5, 6, 4)])
+def test_zoos_are_deeper_or_shallower(channels: tuple[int, ...], tmp_path: Path) -> None:
+    """The first three convolutions halve the image, and the networks are those that are read: they are as accurate."""
+    make_zoo(tmp_path, replace(CNN, networks=4, channels=channels))
+    for group in groups_in(tmp_path):
+        architecture = group.architecture
+        assert len(architecture.space.parameters) == 2 * len(channels) + 2
+        assert architecture.strides == (2, 2, 2, 1, 1)[: len(channels)]
+        assert architecture.paddings == (1,) * len(channels)
+        state = {name: t[0] for name, t in group.tensors.items()}
+        images = torch.randn(3, 1, 8, 8)
+        assert architecture.module()(images).shape == (3, 10)
+        assert set(state) >= set(architecture.space.parameters)
+
+
+def test_ranges_of_trainings_are_set(tmp_path: Path) -> None:
+    small = ("--networks", 4, "--activations", "tanh", "--channels", "3,4", "--out", tmp_path)
+    some = ("--set", "optimizers=sgd", "--set", "dropout=0", "--set", "train_fractions=0.1", "--set", "epochs=1,1")
+    said("zoo", "make", *small, *some)
+    drawn = [one for path in tmp_path.glob("shard-*") for one in read_sealed(path)[1]["drawn"]]
+    assert {(one["optimizer"], one["dropout"], one["train_fraction"]) for one in drawn} == {("sgd", 0.0, 0.1)}
+    assert "were already there" in said("zoo", "make", *small, *some)
+    assert "batch is 32 there, 16 asked for" in said("zoo", "make", *small, *some, "--set", "batch=16", code=2)
+    for key in ("channels=3,4", "networks=5", "wrong=1"):
+        assert f"--set {key}: zoo make sets b_inits, batch" in said("zoo", "make", "--set", key, code=2)
 
 
 # --- damage --------------------------------------------------------------------------------------------------------
