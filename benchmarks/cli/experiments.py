@@ -57,10 +57,13 @@ def _run(
     task = getattr(config, "task", "")
     folders = [*zoos, *([data] if data else [])]
     if experiment.data and not folders:
-        folder, make = experiment.data[task]
-        folders = [Path(folder)]
-        if not folders[0].exists():
-            raise InvalidValueError(f"{folder} is not there: make it by `{make}`, or give another folder by --data")
+        wanted = experiment.sets.get(preset) or dict([experiment.data[task]])
+        folders = [Path(folder) for folder in wanted]
+        if missing := {folder: make for folder, make in wanted.items() if not Path(folder).exists()}:
+            made = "; ".join(f"`{make}`" for make in missing.values())
+            raise InvalidValueError(
+                f"{', '.join(missing)} is not there: make it by {made}, or give another folder by --data"
+            )
     _do(experiment, config, folders, data_options, out or Path(experiment.folder.replace("TASK", task)))
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "PAPER_SEEDS",
     "PAPER_TRAINING",
     "PREDICT",
+    "SIX_ZOOS",
     "ZOO",
     "ColumnConfig",
     "ColumnTask",
@@ -32,6 +33,24 @@ KEPT = (
 )
 ZOO = {"": ("zoos/digits", "nfn-monomial zoo make")}
 """Where zoos are by default, and the command that makes one."""
+_SIX = "nfn-monomial zoo make --networks 12500 --activations"
+_DEEP, _MNIST = (
+    "--channels 10,12,14,10 --set dropout=0 --set optimizers=adam,sgd",
+    "--images mnist14 --channels 12,20 --set dropout=0.7 --set train_fractions=0.5,1",
+)
+SIX_ZOOS = {
+    f"zoos/six/{name}": f"{_SIX} {name.split('-')[0]} {how} --seed {seed} --out zoos/six/{name}"
+    for name, how, seed in (
+        ("relu-wide", "--channels 24,24,24", 20261211),
+        ("relu-deep", _DEEP, 20261213),
+        ("relu-mnist", _MNIST, 20261215),
+        ("tanh-wide", "--channels 24,24,24", 20261214),
+        ("tanh-deep", _DEEP, 20261212),
+        ("tanh-mnist", _MNIST, 20261216),
+    )
+}
+"""Zoos of other widths, depths, images, optimisers, dropout and shares of the images than those that recipes are chosen
+on -> the commands that make them."""
 ColumnTask = Literal["regression", "ranking", "classification"]
 TrainSet = Literal["original", "augmented", "moved"]
 Scale = Annotated[float, Field(gt=1, allow_inf_nan=False)]  # upper bound of scales [1, s]
@@ -64,6 +83,7 @@ class PredictConfig(Settings):
         left_out: pairs ``activation:model`` that are not run.
         train_networks: learning curves: every model once for each of these numbers of training networks, which a seed
             draws, the fewer among the more, and of validation networks the same share. Empty for all there are, once.
+        test_networks: how many of the test networks are asked about, the same ones for all; none for all of them.
         recipe: a file that `tune` wrote, or ``shipped`` for the recipes that were searched for the library: the models
             that it names are trained by it, whatever ``training`` says. None trains all alike.
         training: how to train.
@@ -84,6 +104,7 @@ class PredictConfig(Settings):
     activations: tuple[str, ...] = ()
     left_out: tuple[Annotated[str, Field(pattern="^[^:]+:[^:]+$")], ...] = ()
     train_networks: tuple[Count, ...] = ()
+    test_networks: Count | None = None
     recipe: str | None = None
     training: TrainConfig = field(default_factory=TrainConfig)
 
@@ -188,6 +209,28 @@ PREDICT = {
         train_networks=(250, 500, 1000, 2500, 5000),
         training=replace(PAPER_TRAINING, patience=10, threads=1),
     ),
+    # Six zoos that no choice was made on, every model by its one recipe.
+    "zoos": PredictConfig(
+        models=(
+            *("statnn", "balanced-statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp"),
+            *("gram-stats", "message-passing-stats", "probes-stats"),
+        ),
+        train_sets=("original",),
+        scales=(1e4,),
+        widen=0,
+        train_networks=(500, 5000),
+        test_networks=1250,
+        recipe="shipped",
+        training=TrainConfig(
+            epochs=50,
+            batch_size=16,
+            learning_rate=3e-3,
+            schedule="one-cycle",
+            clip_norm=1.0,
+            validate_every=5,
+            threads=1,
+        ),
+    ),
     # For a first look: one seed, and the quick models first, as a line is shown when a run is finished.
     "demo": PredictConfig(
         models=("statnn", "monomial", "combined", "message-passing-stats", "monomial-hnp", "hnp"),
@@ -213,7 +256,8 @@ of different architectures are read by the models on graphs.
 
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
 hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
-hours. `--models all`: all models that can read the networks, which takes hours, most of it for those on graphs.
+hours; zoos, ten models on six zoos by one recipe each, with ranks and intervals, a day. `--models all`: all models that
+can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:
 
@@ -232,11 +276,15 @@ Examples:
 
 - `nfn-monomial predict-generalization --data zoos/mixed --out results/mixed --data-option unseen_architectures=true`
 
+- `nfn-monomial predict-generalization --preset zoos --out results/zoos`
+
 - `torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks predict-generalization`
 """,
         PREDICT,
         "predict_report",
         ZOO,
+        several=True,
+        sets={"zoos": SIX_ZOOS},
         out="results/predict",
     )
 )

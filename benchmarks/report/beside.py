@@ -92,7 +92,7 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
         if not any(row in ours for row in published.rows):
             continue
         tables.append(_beside(table, ours, published, report.results))
-        subject = next((key[0] for key in kept if key[0] in table.title), None)
+        subject = next((key[0] for key in kept if f" {key[0]} " in f" {table.title} "), None)
         for claim in published.claims:
             first, second = (kept.get((str(subject), row, column)) for row, column in (claim.first, claim.second))
             if first is not None and second is not None:

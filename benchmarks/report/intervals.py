@@ -15,7 +15,7 @@ of 100 intervals of two equal models leave out 0. One seed says nothing of train
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -25,7 +25,7 @@ from scipy.stats import t as student
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["Interval", "Outcomes", "difference", "ranks"]
+__all__ = ["Interval", "Outcomes", "difference", "mean_difference", "ranks"]
 
 DRAWS = 2000
 LEVEL = 0.95
@@ -100,6 +100,29 @@ def difference(first: Outcomes, second: Outcomes) -> Interval:
     Raises:
         ValueError: if they are not of the same test networks, or have no seed in common.
     """
+    return _interval([_drawn(first, second, 0)])
+
+
+def mean_difference(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> Interval:
+    """Returns the mean of the differences of pairs that are of independent test networks, such as those of zoos.
+
+    Raises:
+        ValueError: as `difference`.
+    """
+    return _interval([_drawn(*pair, number) for number, pair in enumerate(pairs)])
+
+
+def _interval(differences: Sequence[tuple[float, Array | None]]) -> Interval:
+    mean = float(np.mean([mean for mean, _ in differences]))
+    drawn = [draws for _, draws in differences if draws is not None]
+    if len(drawn) < len(differences):
+        return Interval(mean, None, None)
+    low, high = np.quantile(np.mean(drawn, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(mean, float(low), float(high))
+
+
+def _drawn(first: Outcomes, second: Outcomes, number: int) -> tuple[float, Array | None]:
+    """Returns a difference, and draws of it, independent of those of another number; None for one seed."""
     if first.answers.shape[1:] != second.answers.shape[1:] or not _equal(first.true, second.true):
         raise InvalidValueError("two models are compared on the same test networks, but these are of different ones")
     common = [seed for seed in first.seeds if seed in second.seeds]
@@ -109,12 +132,11 @@ def difference(first: Outcomes, second: Outcomes) -> Interval:
     by_seed = first.drawn[rows[0]] - second.drawn[rows[1]]
     mean = float(by_seed[:, 0].mean())
     if len(common) == 1:
-        return Interval(mean, None, None)
+        return mean, None
     error = by_seed[:, 0].std(ddof=1) / np.sqrt(len(common))
-    places = np.random.default_rng(1).permutation((np.arange(DRAWS) + 0.5) / DRAWS)  # evenly, as its ends are far out
-    training = student.ppf(places, len(common) - 1) * error
-    low, high = np.quantile(by_seed[:, 1:].mean(0) + training, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(mean, float(low), float(high))
+    places = (np.arange(DRAWS) + 0.5) / DRAWS  # evenly, because the ends of the distribution are far out
+    training = student.ppf(np.random.default_rng(1 + number).permutation(places), len(common) - 1) * error
+    return mean, np.random.default_rng(number).permutation(by_seed[:, 1:].mean(0)) + training
 
 
 def ranks(numbers: Mapping[str, float]) -> dict[str, float]:

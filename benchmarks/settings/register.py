@@ -54,6 +54,7 @@ class Experiment:
         study: its `Study`, or the name of a module of `studies` that has it as ``STUDY``, imported when it runs.
         data: folder where the data are by default -> the command that makes them, by task if there are several tasks;
             empty for an experiment without data.
+        sets: preset -> folders that it takes by default, with the commands that make them.
         inrs: whether these are INRs, and not classifiers.
         several: whether it takes several folders of data.
         keeps: whether finished work in its results folder is kept.
@@ -66,6 +67,7 @@ class Experiment:
     presets: Mapping[str, Any]
     study: Study | str
     data: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     inrs: bool = False
     several: bool = False
     keeps: bool = True

@@ -177,7 +177,15 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
         ]
         require_ranking(corpus.activation, corpus.val, corpus.test)
         require_ranking(corpus.activation, *drawn, way_out="ask for more train_networks")
-    return {name: corpora[name] for name in names}
+    return {name: _asked_about(corpora[name], config.test_networks) for name in names}
+
+
+def _asked_about(corpus: Corpus, count: int | None) -> Corpus:
+    """Returns the networks with so many of the test networks, always the same ones."""
+    most = sum(map(len, corpus.test))
+    if count is None or count >= most:
+        return corpus
+    return replace(corpus, test=_share_of(corpus.test, count / most, derive_seed(0, "test")))
 
 
 def require_ranking(activation: str, *sets: Parts, way_out: str = "use a larger zoo") -> None:

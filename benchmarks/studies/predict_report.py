@@ -32,6 +32,7 @@ from nfn_monomial.benchmarks.report.tables import (
     record_of,
     short,
 )
+from nfn_monomial.benchmarks.report.zoos import draw_zoos, zoo_tables
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.tools.report import Report, Table, look, panels
@@ -44,6 +45,7 @@ TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
 NOTHING = "-"
 ALL = ("all",)
 PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
+ZOOS = 3  # so many or more are compared with one another
 HATCHES = (None, "////", "....")  # of bars: original, moved, widened
 
 
@@ -85,6 +87,8 @@ def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept =
     """
     record, rows = record_of(runs), summarise(_joined(runs) if per_scale else runs)
     results = {"rows": [asdict(row) for row in rows], **record}
+    if len({run.settings.subject for run in runs}) >= ZOOS:
+        return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs)})
     if all("train_networks" in run.settings.options for run in runs):
         return Report(curve_tables(runs, answers), results, {"curves.png": draw_curves(runs)})
     return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")

@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     return calls
 
 
-@pytest.mark.parametrize("name", [name for name, e in EXPERIMENTS.items() if e.data and not e.several])
+@pytest.mark.parametrize("name", [name for name, e in EXPERIMENTS.items() if e.data and name != "tune"])
 def test_a_command_asks_its_study_and_writes_the_report(
     name: str, zoo: Path, inrs: Path, tmp_path: Path, asked: list[tuple[Any, Any]]
 ) -> None:
@@ -114,6 +114,10 @@ def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkey
     ("asked", "message"),
     [
         ("ablation", "zoos/digits is not there: make it by `nfn-monomial zoo make`"),
+        (
+            "predict-generalization --preset zoos",
+            "zoos/six/tanh-mnist is not there: make it by `nfn-monomial zoo make --networks 12500 --activations relu",
+        ),
         ("edit-inr --set task=contrast", "inrs/crops is not there: make it by `nfn-monomial inr make --images crops`"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_zoo import corpus, small_zoo
 
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, fingerprint
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.report.tables import by_model, short
 from nfn_monomial.benchmarks.settings.training import TrainConfig
@@ -186,6 +186,19 @@ def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zo
         replace(config, train_networks=(12, 12))
     with pytest.raises(ValueError, match="for one train set, not original, augmented: choose train_sets=original"):
         replace(config, train_sets=("original", "augmented"))
+
+
+def test_all_models_and_seeds_are_asked_about_the_same_test_networks(zoo: Corpus, tmp_path: Path) -> None:
+    config = replace(CONFIG, seeds=(0, 1), train_sets=("original",), test_networks=12, training=replace(TINY, epochs=1))
+    store = RunStore(tmp_path)
+    runs = predict_generalization({"relu": zoo}, config, store)
+    assert {run.networks["test"] for run in runs} == {12}
+    true = [store.artifacts(run.settings)["original: true"] for run in runs]
+    assert all(torch.equal(t, true[0]) for t in true)
+    assert len(true[0]) == 12
+    many = replace(config, test_networks=10**6)
+    assert {job.settings.data for job in plan(many, check(many, {"relu": zoo}))} == {fingerprint(zoo)}
+    assert {job.settings.data for job in plan(config, check(config, {"relu": zoo}))} != {fingerprint(zoo)}
 
 
 def test_one_training_for_each_range_of_scales(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""Models over zoos: means, ranks, and differences to the best baseline of each zoo."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_up_runs import made_up_run
+
+from nfn_monomial.benchmarks.report.beside import Kept
+from nfn_monomial.benchmarks.report.intervals import Outcomes
+from nfn_monomial.benchmarks.report.zoos import draw_zoos, zoo_tables
+from nfn_monomial.benchmarks.studies.predict_report import predict_report
+from nfn_monomial.benchmarks.train.runs import Run, TestResult
+
+ZOOS = ("relu-a", "tanh-b", "relu-c")
+LABELS = {"statnn": ("STATNN", "permutations"), "hnp": ("HNP", "permutations"), "gram-stats": ("Grams", "group")}
+TAU = {
+    "statnn": (0.75, 0.5, 0.75),
+    "hnp": (0.5, 0.75, 0.25),
+    "gram-stats": (0.875, 0.875, 0.875),
+}
+"""Exact in binary fractions. Moved, baselines have a half of them."""
+
+
+def runs() -> list[Run]:
+    made = []
+    for seed in (0, 1):
+        for model, taus in TAU.items():
+            for zoo, tau in zip(ZOOS, taus, strict=True):
+                moved = ("scale 10000", 1e4) if zoo.startswith("relu") else ("sign flips", None)
+                far = tau / (1 if model == "gram-stats" else 2)
+                tests = [
+                    TestResult("original", None, {"tau": tau, "r2": 0.5}, 0),
+                    TestResult(*moved, {"tau": far, "r2": 0.5}, 0),
+                ]
+                label, invariant = LABELS[model]
+                options = {"train_networks": 500}
+                made.append(
+                    made_up_run(
+                        model, seed, tests, subject=zoo, options=options, label=label, invariant_under=invariant
+                    )
+                )
+    return made
+
+
+def answers() -> Kept:
+    """The better `TAU` says, the less noise, which all share."""
+    rng = np.random.default_rng(0)
+    kept: dict[tuple[str, tuple[str, ...], str], Outcomes] = {}
+    for i, zoo in enumerate(ZOOS):
+        true, noise = np.arange(200.0), rng.normal(0, 100, (2, 200))
+        far = "tau 1e4" if zoo.startswith("relu") else "tau sign flips"
+        for model, taus in TAU.items():
+            row = LABELS[model][0], "500 original"
+            for column in ("tau original", far):
+                kept[zoo, row, column] = Outcomes((0, 1), true + (1 - taus[i]) * noise, true, 500, 1000)
+    return kept
+
+
+def test_means_and_ranks_are_over_zoos() -> None:
+    near, ahead, far, _ = zoo_tables(runs(), answers())
+    assert near.header == ("model", "sees", "invariant", *ZOOS, "mean", "rank", "seeds")
+    lines = {line[0]: line[3:] for line in near.cells}
+    assert lines["STATNN"] == ("0.750 ±0.000", "0.500 ±0.000", "0.750 ±0.000", "0.667", "2.3", "2")
+    assert lines["HNP"][-3:] == ("0.500", "2.7", "2")
+    assert lines["Grams"][-3:] == ("0.875", "1.0", "2")
+    assert {line[0]: line[3] for line in far.cells} == {
+        "STATNN": "0.375 ±0.000", "HNP": "0.250 ±0.000", "Grams": "0.875 ±0.000",
+    }  # fmt: skip
+    assert [near.cells[i][0] for i in near.bold] == ["Grams"]
+    assert "as they are" in near.title
+    assert "moved" in far.title
+    assert ahead.header == ("model", *ZOOS, "mean")
+
+
+def test_differences_are_to_the_best_baseline_of_each_zoo() -> None:
+    _, ahead, *_ = zoo_tables(runs(), answers())
+    ((label, *intervals),) = ahead.cells
+    assert label == "Grams"
+    means = [float(text.split()[0]) for text in intervals]
+    assert means[-1] == pytest.approx(np.mean(means[:-1]), abs=0.001)
+    assert all(0 < mean < 0.3 for mean in means)
+    widths = [np.ptp([float(x.strip("()")) for x in text.split()[1::2]]) for text in intervals]
+    assert widths[-1] < np.mean(widths[:-1]), "a mean of independent zoos is known better"
+
+
+def test_without_answers_nothing_is_compared() -> None:
+    assert [table.header[0] for table in zoo_tables(runs(), {})] == ["model", "model"]
+
+
+def test_models_that_miss_a_zoo_have_no_mean_and_no_rank() -> None:
+    some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
+    lines = {line[0]: line[3:] for line in zoo_tables(some, {})[0].cells}
+    assert lines["HNP"][2:5] == ("-", "-", "-")
+    assert lines["STATNN"][4] == "2.0"
+
+
+def test_invariant_models_are_drawn_apart_and_all_are_named() -> None:
+    figure = draw_zoos(runs())
+    near, far = figure.axes
+    assert [text.get_text() for text in near.get_yticklabels()] == ["HNP", "STATNN", "Grams"]
+    places = near.get_yticks()
+    assert places[2] - places[1] > places[1] - places[0]
+    assert [text.get_fontweight() for text in near.get_yticklabels()] == ["normal", "normal", "bold"]
+    assert len(near.get_legend().get_texts()) == len(ZOOS)
+    assert "moved" in far.get_title()
+
+
+def test_the_experiment_reports_so_from_three_zoos_on() -> None:
+    assert list(predict_report(runs(), answers=answers()).figures) == ["zoos.png"]
+    two = [run for run in runs() if run.settings.subject != "relu-c"]
+    assert list(predict_report(two).figures) == ["curves.png"]
