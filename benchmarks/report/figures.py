@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -19,10 +20,12 @@ from nfn_monomial.tools.report import look, panels
 
 from .tables import by_model
 
-__all__ = ["draw_learning", "draw_reconstructions", "legend_beside", "stroke"]
+__all__ = ["draw_learning", "draw_reconstructions", "legend_beside", "name_lines", "stroke"]
 
 COLUMNS = 10  # reconstructions side by side
 LEGEND = 1.9  # inches beside the panels
+NAME_GAP = 0.055  # between names of lines, as a share of the panel's height
+NAME_AWAY = 0.05  # of them from the panel, as a share of its width
 LEGEND_LINE = 0.21  # inches that a model's name needs there
 
 
@@ -38,6 +41,32 @@ def legend_beside(figure: Figure, handles: Sequence[Artist], bold: Sequence[bool
     legend = figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
     for text, invariant in zip(legend.get_texts(), bold, strict=True):
         text.set_fontweight("bold" if invariant else "normal")
+
+
+def name_lines(ax: Axes, lines: Mapping[str, tuple[float, str, bool]]) -> None:
+    """Writes the names of lines where they end, on the right, apart from one another.
+
+    Args:
+        ax: with its final vertical range.
+        lines: name -> height of its end, colour, and whether it is bold.
+    """
+    low, high = ax.get_ylim()
+    gap = min(NAME_GAP, 1 / max(len(lines), 1)) * (high - low)
+    heights: dict[str, float] = {}
+    for name in sorted(lines, key=lambda name: lines[name][0]):  # from the lowest on, each above the one before
+        heights[name] = max(lines[name][0], max(heights.values(), default=-np.inf) + gap)
+    top = high
+    for name in sorted(heights, key=lambda name: -heights[name]):  # and down again, where they left the panel
+        heights[name] = min(heights[name], top)
+        top = heights[name] - gap
+    end = ax.get_xlim()[1]
+    for name, (value, color, bold) in lines.items():
+        ax.annotate(
+            name, (end, value), (end + NAME_AWAY * (end - ax.get_xlim()[0]), heights[name]), color=color, fontsize=8.5,
+            fontweight="bold" if bold else "normal", va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 0,
+                        "relpos": (0, 0.5)},
+        )  # fmt: skip
 
 
 def draw_learning(

@@ -6,19 +6,17 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from scipy.stats import t as student
 
 from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.report.beside import Kept, kept_outcomes
 from nfn_monomial.benchmarks.report.curves import curve_tables, draw_curves
-from nfn_monomial.benchmarks.report.figures import legend_beside, stroke
+from nfn_monomial.benchmarks.report.figures import name_lines, stroke
 from nfn_monomial.benchmarks.report.tables import (
     COLUMNS,
     COST_COLUMNS,
@@ -45,8 +43,8 @@ TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
 NOTHING = "-"
 ALL = ("all",)
 PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
+HEADLINE = 6  # models in Figure 1
 ZOOS = 3  # so many or more are compared with one another
-HATCHES = (None, "////", "....")  # of bars: original, moved, widened
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,16 @@ class Row:
     seconds_per_epoch: Estimate
     step_share: float
     peak_mib: float
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the group of these networks scales."""
+        return any(scale is not None for scale in self.scales.values())
+
+    @property
+    def moved(self) -> list[tuple[str, Estimate]]:
+        """Test sets and tau: as they are, then as far as they were moved."""
+        return [(name, self.tau[name]) for name in self.scales if name != WIDENED]
 
 
 def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept = {}) -> Report:  # noqa: B006
@@ -173,7 +181,7 @@ def _table(rows: Sequence[Row]) -> Table:
         line += [count(row.parameters), f"{row.seconds_per_epoch.mean:.3g}", f"{row.peak_mib:.0f}", str(len(row.seeds))]
         cells.append(tuple(line))
     notes = [COLUMNS]
-    if any(scale is not None for scale in scales.values()):
+    if rows[0].scaled:
         notes.append("1eK: test networks moved by random group elements, scales uniform in [1, 1eK].")
     if WIDENED in scales:
         notes.append("widened: the same functions with more neurons (- for models of one width).")
@@ -201,40 +209,57 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def draw_figure(rows: Sequence[Row]) -> Figure:
-    """Draws Kendall's tau over the size of the scales: one line per model, a panel per activation and train set.
+    """Draws Kendall's tau on test networks that are moved further and further: a panel per activation and train set.
 
-    Activations whose group does not scale (tanh) have a panel of bars instead: test networks as they are, moved, and
-    widened; in panels of lines, the widened ones stand apart on the right. Panels of one activation share their
-    vertical range, all share one legend.
+    Models are named where their lines end, those that are invariant in bold; of more than six, the best three that are
+    and the best three that are not. Networks whose group does not scale (tanh) are moved once, by sign flips. Bands are
+    95 % intervals over seeds. Panels of one activation share their vertical range.
     """
-    numbers = {model: i for i, model in enumerate(dict.fromkeys(row.model for row in rows))}
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.activation, row.train_set), []).append(row)
+    groups = {key: _headline(group) for key, group in groups.items()}
+    numbers = {model: i for i, model in enumerate(dict.fromkeys(r.model for group in groups.values() for r in group))}
+    models = len({row.model for row in rows})
     wide = min(len(groups), 2)
     high = math.ceil(len(groups) / wide)
-    figure, axes = panels(high, wide, (5.2 * wide, 3.9 * high + 0.3))
+    figure, axes = panels(high, wide, (6.4 * wide, 3.9 * high + 0.3))
     for ax, ((activation, train_set), group) in zip(axes, groups.items(), strict=False):
         ax.grid(visible=False, axis="x")
-        draw = _lines if any(scale is not None for scale in group[0].scales.values()) else _bars
-        draw(ax, group, numbers)
+        for row in group:
+            _draw_line(ax, row, numbers[row.model])
         ax.set_title(f"{activation} networks, trained on {train_set} weights", fontsize=10)
         ax.set_ylabel("Kendall's tau on test networks", fontsize=9)
-    for ax, (activation, _) in zip(axes, groups, strict=False):
-        shared = [other for other, (name, _) in zip(axes, groups, strict=False) if name == activation]
-        limits = [value for other in shared for value in other.get_ylim()]
-        ax.set_ylim(min(limits), max(limits))
-    first = {row.model: row for row in reversed(rows)}
-    bold = [first[model].invariant == "yes" for model in numbers]
-    labels = [
-        row.label if row.sees == "weights" else f"{row.label} ({row.sees})" for row in (first[m] for m in numbers)
-    ]
-    handles: list[Artist] = [
-        Line2D([], [], label=label, **look(i), **stroke(bold[i])) for i, label in enumerate(labels)
-    ]
-    legend_beside(figure, handles, bold)
-    figure.supxlabel(f"Bold: invariant to the whole group. {_over(rows)}; higher is better.", fontsize=8.5)
+        ax.set_xlabel("largest scale of the test networks" if group[0].scaled else "test networks")
+    for ax, (activation, _) in zip(axes, groups, strict=False):  # by means: bands of few seeds may be very wide
+        taus = [t.mean for (name, _), group in groups.items() if name == activation for r in group for _, t in r.moved]
+        margin = 0.1 * (max(taus) - min(taus)) + 0.01
+        ax.set_ylim(min(taus) - margin, max(taus) + margin)
+    for ax, group in zip(axes, groups.values(), strict=False):
+        name_lines(
+            ax,
+            {
+                row.label if row.sees == "weights" else f"{row.label} ({row.sees})": (
+                    row.moved[-1][1].mean, look(numbers[row.model])["color"], row.invariant == "yes",
+                )
+                for row in group
+            },
+        )  # fmt: skip
+    seeds = _over(rows).removeprefix("Mean ± standard error").strip()
+    words = f"means and 95 % intervals {seeds}" if seeds.startswith("over") else "one seed"
+    some = f"; the best three of each kind of {models} models" * (models > HEADLINE)
+    figure.supxlabel(f"Bold: invariant to the whole group; {words}{some}. Higher is better.", fontsize=8.5)
     return figure
+
+
+def _headline(rows: Sequence[Row]) -> list[Row]:
+    """Returns at most six of the models, in their order."""
+    if len(rows) <= HEADLINE:
+        return list(rows)
+    best = sorted(rows, key=lambda row: -row.moved[0][1].mean)
+    kinds = [[row.model for row in best if (row.invariant == "yes") == invariant] for invariant in (True, False)]
+    chosen = [model for kind in kinds for model in kind[: HEADLINE // 2]]
+    return [row for row in rows if row.model in chosen]
 
 
 def _over(rows: Sequence[Row]) -> str:
@@ -242,55 +267,17 @@ def _over(rows: Sequence[Row]) -> str:
     return over(len(row.seeds) for row in rows).capitalize()
 
 
-def _lines(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
-    end = 0.0
-    ticks: dict[float, str] = {}
-    for row in rows:
-        names = [name for name in row.scales if name != WIDENED]
-        x = [math.log10(row.scales[name] or 1.0) for name in names]
-        mean = [row.tau[name].mean for name in names]
-        std = [row.tau[name].error or 0.0 for name in names]
-        ax.plot(x, mean, label=row.label, **look(numbers[row.model]), **stroke(row.invariant == "yes"))
-        below = [m - s for m, s in zip(mean, std, strict=True)]
-        above = [m + s for m, s in zip(mean, std, strict=True)]
-        ax.fill_between(x, below, above, color=look(numbers[row.model])["color"], alpha=0.18, linewidth=0)
-        end = max(end, *x)
-        ticks |= {value: "0" if value == 0 else f"{value:g}" for value in x}
-    for i, row in enumerate(rows):
-        if WIDENED in row.tau:
-            at, value = end * (1.12 + 0.12 * i / len(rows)), row.tau[WIDENED]
-            ax.errorbar(at, value.mean, value.error, capsize=2, linewidth=1, **look(numbers[row.model]))
-            ticks[end * 1.18] = WIDENED
-    ax.set_xticks(list(ticks), list(ticks.values()))
-    ax.set_xlabel("log10 of the largest scale of the test networks (0: unchanged)")
-
-
-def _bars(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row.scales))
-    width = 0.8 / len(names)
-    for j, name in enumerate(names):
-        style: dict[str, Any] = {"alpha": 1.0 if j == 0 else 0.45, "hatch": HATCHES[j % len(HATCHES)]}
-        places = [i for i, row in enumerate(rows) if name in row.tau]
-        taus = [rows[i].tau[name] for i in places]
-        error = [tau.error or 0.0 for tau in taus]
-        ax.bar(
-            [i + (j - (len(names) - 1) / 2) * width for i in places],
-            [tau.mean for tau in taus],
-            width * 0.92,
-            yerr=error if any(error) else None,
-            capsize=2,
-            error_kw={"linewidth": 1},
-            color=[look(numbers[rows[i].model])["color"] for i in places],
-            edgecolor="white",
-            label=name,
-            **style,
-        )
-    ax.axhline(0, color="#404040", linewidth=0.8)
-    ax.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right", fontsize=8)
-    for label, row in zip(ax.get_xticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if row.invariant == "yes" else "normal")
-    kinds = zip(("solid", "hatched", "dotted"), names, strict=False)
-    ax.set_xlabel("test networks: " + ", ".join(f"{kind}: {name}" for kind, name in kinds))
+def _draw_line(ax: Axes, row: Row, number: int) -> None:
+    names = [name for name, _ in row.moved]
+    taus = [tau for _, tau in row.moved]
+    style = look(number) | stroke(row.invariant == "yes")
+    ax.plot(range(len(names)), [tau.mean for tau in taus], **style)
+    if all(tau.error is not None for tau in taus):
+        reach = student.ppf(0.975, len(row.seeds) - 1)
+        low, high = ([tau.mean + sign * reach * (tau.error or 0.0) for tau in taus] for sign in (-1, 1))
+        ax.fill_between(range(len(names)), low, high, color=style["color"], alpha=0.18, linewidth=0)
+    shown = ["as they are" if name == names[0] else short(name, row.scales[name]) for name in names]
+    ax.set_xticks(range(len(names)), shown)
 
 
 # -- the experiment ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Tables, rows and Figure 1 hold the numbers of the runs, and nothing is averaged that differs."""
 
+import itertools
 import math
 import statistics
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import pytest
 from made_up_runs import made_up_run
 
-from nfn_monomial.benchmarks.studies.predict_report import Row, predict_tables, summarise
+from nfn_monomial.benchmarks.studies.predict_report import Row, draw_figure, predict_tables, summarise
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
 
 MODELS = {
@@ -84,3 +85,49 @@ def test_lost_predictions_and_divergence_are_mentioned() -> None:
     text = markdown(summarise([bad]))
     assert "NaN or infinite predictions, ranked" in text
     assert "MLP (original, 1 of 1 seeds)" in text
+
+
+def test_figure_names_lines_where_they_end_and_has_intervals_over_seeds() -> None:
+    figure = draw_figure(summarise(all_runs(3)))
+    assert len(figure.axes) == 4
+    first = figure.axes[0]
+    names = {text.get_text(): text for text in first.texts}
+    assert set(names) == {"STATNN", "MLP", "Monomial-NFN (runs them)"}
+    assert [name for name, text in names.items() if text.get_fontweight() == "bold"] == ["Monomial-NFN (runs them)"]
+    statnn = first.lines[0]
+    assert list(statnn.get_ydata()) == pytest.approx([0.81, 0.71, 0.61]), "as they are, and under the two scales"
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["as they are", "1e1", "1e6"]
+    heights = [point[1] for point in first.collections[0].get_paths()[0].vertices]
+    reach = 4.303 * 0.01 / math.sqrt(3)  # Student's 97.5 % point of two degrees of freedom
+    assert (max(heights), min(heights)) == pytest.approx((0.81 + reach, 0.61 - reach), abs=1e-4)
+    assert "95 % intervals over seeds (3)" in figure.get_supxlabel()
+    tanh = figure.axes[2]
+    assert [tick.get_text() for tick in tanh.get_xticklabels()] == ["as they are", "sign flips"]
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim() != tanh.get_ylim()
+    one = draw_figure(summarise(all_runs(1)))
+    assert not one.axes[0].collections
+    assert "one seed" in one.get_supxlabel()
+
+
+def test_names_of_lines_that_end_alike_do_not_overlap() -> None:
+    rows = [row for row in summarise(all_runs(2)) if (row.activation, row.train_set) == ("relu", "original")]
+    alike = [replace(rows[0], model=f"m{i}", label=f"model {i}") for i in range(6)]
+    (ax,) = draw_figure(alike).axes
+    heights = sorted(text.xyann[1] for text in ax.texts)  # type: ignore[attr-defined]
+    low, high = ax.get_ylim()
+    assert min(b - a for a, b in itertools.pairwise(heights)) > 0.05 * (high - low)
+    assert low < heights[0] < heights[-1] <= high
+
+
+def test_figure_has_the_best_three_of_each_kind() -> None:
+    rows = [row for row in summarise(all_runs(1)) if (row.activation, row.train_set) == ("relu", "original")]
+
+    def model(i: int, invariant: str) -> Row:
+        tau = {name: replace(t, mean=t.mean + i / 100) for name, t in rows[0].tau.items()}
+        return replace(rows[0], model=f"{invariant}{i}", label=f"{invariant} {i}", tau=tau, invariant=invariant)
+
+    figure = draw_figure([model(i, invariant) for i in range(5) for invariant in ("yes", "perm. only")])
+    assert {text.get_text() for text in figure.axes[0].texts} == {
+        *(f"yes {i}" for i in (2, 3, 4)), *(f"perm. only {i}" for i in (2, 3, 4)),
+    }  # fmt: skip
+    assert "the best three of each kind of 10 models" in figure.get_supxlabel()
