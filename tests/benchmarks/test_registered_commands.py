@@ -18,9 +18,7 @@ from nfn_monomial.benchmarks.settings.training import RUNTIME
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMANDS = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))["results"]
-FOLDERS = [
-    name for name in COMMANDS if name != "demo" and (RESULTS / name / "config.json").exists()
-]  # which has no --set
+FOLDERS = [name for name in COMMANDS if name != "demo" and (RESULTS / name / "config.json").exists()]
 ELSEWHERE = {
     ("predict-fresh", "recipe"), ("predict-fresh200", "recipe"),  # shipped, read from the folder of the search
     *((name, key) for name in ("tune", "tune-probes", "tune-combined")
