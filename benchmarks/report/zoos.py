@@ -45,7 +45,7 @@ def _by_number(runs: Sequence[Run]) -> dict[str, Taus]:
     """Returns the runs by what they were trained on."""
     numbers: dict[str, Taus] = {}
     for (zoo, trained, model), group in by_model(runs).items():
-        numbers.setdefault(trained, {}).setdefault(model, {})[zoo] = group
+        numbers.setdefault(trained.removesuffix(" original"), {}).setdefault(model, {})[zoo] = group
     return numbers
 
 
@@ -83,7 +83,7 @@ def _table(
         bold += [len(cells)] * (first.invariant_under == "group")
         cells.append((*line, str(max(len(group) for group in taus[model].values()))))
     return Table(
-        f"Kendall's tau over zoos, {trained} networks for training, test networks {words}",
+        f"Kendall's tau over zoos: {trained} training networks, test networks {words}",
         ("model", "sees", "invariant", *zoos, "mean", "rank", "seeds"),
         tuple(cells),
         text_columns=3,
@@ -136,7 +136,7 @@ def _differences(taus: Taus, place: int, kept: Kept) -> dict[str, list[Interval]
 
 def _compared(trained: str, words: str, lines: Mapping[str, Sequence[Interval]], zoos: Sequence[str]) -> Table:
     return Table(
-        f"Ahead of the best baseline of each zoo, {trained} networks for training, test networks {words}",
+        f"Ahead of the best baseline of each zoo: {trained} training networks, test networks {words}",
         ("model", *zoos, "mean"),
         tuple((label, *(interval.show() for interval in intervals)) for label, intervals in lines.items()),
         text_columns=1,
@@ -149,7 +149,7 @@ def _compared(trained: str, words: str, lines: Mapping[str, Sequence[Interval]],
 
 
 def draw_zoos(runs: Sequence[Run]) -> Figure:
-    """Draws a dot for every model and zoo, and a line at the mean; invariant models stand apart, below the others.
+    """Draws a dot for every model and zoo, and a line at the mean; invariant models are apart, above the others.
 
     A row of panels for each number of training networks: test networks as they are, and moved.
     """
@@ -176,9 +176,9 @@ def draw_zoos(runs: Sequence[Run]) -> Figure:
             ax.set_yticks(list(heights.values()), [labels[model].label for model in heights] if place == 0 else [])
             for text, model in zip(ax.get_yticklabels(), order, strict=False):
                 text.set_fontweight("bold" if apart[model] else "normal")
-            ax.set_title(f"{trained} networks for training, test networks {words}", fontsize=10)
+            ax.set_title(f"{trained} training networks, test networks {words}", fontsize=10)
             ax.set_xlabel("Kendall's tau")
-    axes[0].legend(fontsize=7.5, frameon=False, loc="lower left")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, frameon=False, ncols=6, loc="outside upper center")
     figure.supxlabel(
         f"Bold: invariant to the whole group. Dots: zoos, {over_seeds(runs)}; lines: means over zoos.", fontsize=8.5
     )

@@ -102,7 +102,7 @@ def test_invariant_models_are_drawn_apart_and_all_are_named() -> None:
     places = near.get_yticks()
     assert places[2] - places[1] > places[1] - places[0]
     assert [text.get_fontweight() for text in near.get_yticklabels()] == ["normal", "normal", "bold"]
-    assert len(near.get_legend().get_texts()) == len(ZOOS)
+    assert len(figure.legends[0].get_texts()) == len(ZOOS)
     assert "moved" in far.get_title()
 
 
