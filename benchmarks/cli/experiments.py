@@ -60,9 +60,10 @@ def _run(
         wanted = experiment.sets.get(preset) or dict([experiment.data[task]])
         folders = [Path(folder) for folder in wanted]
         if missing := {folder: make for folder, make in wanted.items() if not Path(folder).exists()}:
-            made = "; ".join(f"`{make}`" for make in missing.values())
+            are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+            commands = " ".join(f"`{make}`" for make in missing.values())
             raise InvalidValueError(
-                f"{', '.join(missing)} is not there: make it by {made}, or give another folder by --data"
+                f"{', '.join(missing)} {are} not there: make {them} by {commands}, or give another folder by --data"
             )
     _do(experiment, config, folders, data_options, out or Path(experiment.folder.replace("TASK", task)))
 
