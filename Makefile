@@ -64,7 +64,7 @@ lint: $(INSTALLED) tree
 	cd $(dir $(TREE)) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
 docs: $(INSTALLED) tree
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python docs/links.py build/site
 
 # Two processes of one thread each: tensors in tests are too small for threads to help.

@@ -1,6 +1,7 @@
-"""What the pages on own networks show: ``python docs/own_networks.py`` trains their networks and runs their commands.
+"""Examples of the pages on own networks: ``python docs/own_networks.py FOLDER`` writes their file and networks there.
 
-Behind every block of a command stands what it prints, numbers as the machine rounded them that wrote them.
+Without a folder the pages are written anew: after every block of a command what it prints, numbers as the machine
+rounds them that writes them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib.util
 import re
 import shlex
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ def make_networks(folder: Path, page: str, epochs: int = 8) -> None:
     code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Digits" in code)
     (folder / "digits.py").write_text(code, encoding="utf-8")
     digits = _module(folder / "digits.py")
-    (folder / "family").mkdir()
+    (folder / "family").mkdir(exist_ok=True)
     for seed, name in enumerate("abc"):
         torch.manual_seed(seed)
         net = digits.Digits()
@@ -108,7 +110,12 @@ def _save(state: dict[str, Tensor], path: Path) -> None:
 
 
 def main() -> None:
-    """Write pages and pictures."""
+    """Writes the networks into a folder; or pages and pictures."""
+    if sys.argv[1:]:
+        place = Path(sys.argv[1])
+        place.mkdir(parents=True, exist_ok=True)
+        make_networks(place, PAGE.read_text(encoding="utf-8"))
+        return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         make_networks(folder, PAGE.read_text(encoding="utf-8"))

@@ -77,19 +77,24 @@ def compare_family(
         words = f", {verdict.words}" if verdict.level < Level.UNKNOWN else ""
         lines.append(f"  {link['a']} - {link['b']}: {link['distance']:.3g}{words}")
     lines += [
-        f"Not trained independently, as neurons in the same places are too alike: {', '.join(family)}."
+        f"Probably not trained independently, as neurons in the same places are too alike: {', '.join(family)}."
         for family in kinship["families"]
     ]
+    pairs = count * (count - 1) // 2
+    these = (
+        f"That is {len(related)} of {pairs} pairs" if related else f"No pair of {pairs} has neurons that are too alike"
+    )
     lines.append(
-        f"That is {len(related)} of {count * (count - 1) // 2} pairs; fewer than 1 of 20 folders have a false one. "
-        "This test does not find relatives whose neurons were permuted."
+        f"{these}; of folders of unrelated networks, at most 1 of 20 has such a pair. Relatives whose neurons were "
+        "permuted are not found by this test."
     )
     if kin.places:
         reasons = {node: reason for places in kin.places.values() for node, reason in places.items()}
         lines.append(f"Left out of p-values, for {len(kin.places)} of the pairs, are {places_in_words(reasons)}.")
     if related:
         lines.append(
-            f"P-values hold if first weights treat neurons alike. None of these exceptions was found: {LOOKED_FOR}."
+            "P-values hold if first weights treat neurons alike. In what was tested, none of these exceptions was "
+            f"found: {LOOKED_FOR}."
         )
     kindred = {label for pair in related for label in (pair["a"], pair["b"])}
     lines += placed_by_class([network for network in networks if network.label in kindred][:2], seed)
@@ -128,7 +133,7 @@ def compare_family(
     )
     tables = [matrix("Distances", distances, ".3f", note)]
     if related:
-        note = "Of the hypothesis that the two were trained independently, corrected for the number of pairs."
+        note = "P-values of the hypothesis that the two were trained independently, corrected for the number of pairs."
         tables.append(matrix("P-values of kinship", corrected, ".1g", note))
 
     def draw() -> dict[str, Figure | str]:

@@ -177,12 +177,14 @@ def kinship_in_words(kin: Kinship) -> list[str]:
         return ["No p-value of kinship: it has no two neurons that training treats alike."]
     places = f"{kin.in_place} of {kin.neurons} are nearest to the one in their own place, by chance {kin.expected}"
     if kin.p_value > SURPRISING:
-        return [f"No sign of kinship, unless neurons were permuted (p = {kin.p_value:.2g}; {places}).", *left]
+        permuted = "Relatives whose neurons were permuted show none."
+        return [f"No clear sign of kinship (p = {kin.p_value:.2g}; {places}). {permuted}", *left]
     cases = float(f"{1 / kin.p_value:.2g}")
     return [
-        f"If they were trained independently, neurons would be so alike in less than 1 of {cases:,.7g} cases "
+        f"If they were trained independently, neurons would be so alike in about 1 of {cases:,.7g} cases "
         f"(p = {kin.p_value:.2g}; {places}).",
-        f"That holds if first weights treat neurons alike. None of these exceptions was found: {LOOKED_FOR}.",
+        "That holds if first weights treat neurons alike. In what was tested, none of these exceptions was found: "
+        f"{LOOKED_FOR}.",
         *left,
     ]
 
