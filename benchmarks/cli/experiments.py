@@ -154,9 +154,8 @@ def _load(
                 activations = getattr(config, "activations", ())
                 read = load_generalization(folder, options, activations=activations, on_progress=progress)
                 if len(folders) > 1:
-                    read = {
-                        n: replace(c, activation=n) for n, c in ((f"{folder_name}-{a}", c) for a, c in read.items())
-                    }
+                    called = {a: folder_name if len(read) == 1 else f"{folder_name}-{a}" for a in read}
+                    read = {called[a]: replace(corpus, activation=called[a]) for a, corpus in read.items()}
                 corpora |= read
                 source |= {name: dict(corpus.source) for name, corpus in read.items()}
     for name, corpus in corpora.items():

@@ -159,9 +159,11 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
             or tau means nothing on them.
     """
     require_models(config)
-    names = config.activations or tuple(corpora)
-    if missing := [name for name in names if name not in corpora]:
+    activations = {name: {info.activation for info in c.info.architectures} | {name} for name, c in corpora.items()}
+    asked = config.activations
+    if missing := [one for one in asked if not any(one in some for some in activations.values())]:
         raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
+    names = [name for name, some in activations.items() if not asked or some & {*asked}]
     recipes = read_recipes(config.recipe) if config.recipe else {}
     for corpus in (corpora[name] for name in names):
         wanted, most = max(config.train_networks, default=0), sum(map(len, corpus.train))

@@ -92,6 +92,19 @@ def test_tune_takes_several_zoos(zoo: Path, tmp_path: Path, asked: list[tuple[An
     assert "several folders have one name" in said(*command, "--data", zoo, code=2)
 
 
+def test_zoos_of_one_activation_are_named_by_their_folders(zoo: Path, tmp_path: Path) -> None:
+    """And a choice of activations is one of networks, whatever zoos are called."""
+    other = shutil.copytree(zoo, tmp_path / "other")
+    command = ("predict-generalization", "--data", zoo, "--data", other, "--models", "statnn", *QUICK)
+    some = ("--set", "train_sets=original", "--set", "widen=0", "--set", "activations=relu")
+    text = said(*command, *some, "--out", tmp_path / "some")
+    assert f"{zoo.name}: " in text
+    assert "other: " in text
+    rows = read(tmp_path / "some")["rows"]
+    assert [row["activation"] for row in rows] == [zoo.name, "other"]
+    assert len({row["tau"]["original"]["mean"] for row in rows}) == 1
+
+
 def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = functools.partial(config.ZooConfig, epochs=(1, 2), train_fractions=(0.1,))
     monkeypatch.setattr(config, "ZooConfig", quick)
