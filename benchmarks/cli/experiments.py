@@ -151,10 +151,10 @@ def _load(
                 inrs = load_inr(folder, options, on_progress=progress)
                 corpora, source = {inrs.name: inrs}, inrs.info
             else:
-                activations = getattr(config, "activations", ())
+                activations = () if len(folders) > 1 else getattr(config, "activations", ())  # others are chosen later
                 read = load_generalization(folder, options, activations=activations, on_progress=progress)
                 if len(folders) > 1:
-                    called = {a: folder_name if len(read) == 1 else f"{folder_name}-{a}" for a in read}
+                    called = {a: folder_name if a in folder_name.split("-") else f"{folder_name}-{a}" for a in read}
                     read = {called[a]: replace(corpus, activation=called[a]) for a, corpus in read.items()}
                 corpora |= read
                 source |= {name: dict(corpus.source) for name, corpus in read.items()}

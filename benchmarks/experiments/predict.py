@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -128,12 +129,13 @@ class PredictConfig(Settings):
             return [self]
         return [replace(self, scales=(s,), augment_scale=s) for s in self.scales]
 
-    def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
-        """Returns True if a model is trained on this set of these networks."""
+    def runs(self, networks: Collection[str], train_set: TrainSet, model: str) -> bool:
+        """Returns True if a model is trained on this set of networks; ``networks``: their zoo and their activations."""
         augments = (self.augmented_models is None or model in self.augmented_models) and (
-            self.augmented_activations is None or activation in self.augmented_activations
+            self.augmented_activations is None or any(name in self.augmented_activations for name in networks)
         )
-        return f"{activation}:{model}" not in self.left_out and (train_set == "original" or augments)
+        left_out = any(f"{name}:{model}" in self.left_out for name in networks)
+        return not left_out and (train_set == "original" or augments)
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ PREDICT = {
         train_networks=(250, 500, 1000, 2500, 5000),
         training=replace(PAPER_TRAINING, patience=10, threads=1),
     ),
-    # Six zoos that no choice was made on, every model by its one recipe.
+    # Six zoos that no choice was made on; every model by its recipe, if there is one, else by this training.
     "zoos": PredictConfig(
         models=(
             *("statnn", "balanced-statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp"),
@@ -256,7 +258,7 @@ of different architectures are read by the models on graphs.
 
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
 hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
-hours; zoos, ten models on six zoos by one recipe each, with ranks and intervals, a day. `--models all`: all models that
+hours; zoos, ten models on six zoos, with ranks and intervals, a day. `--models all`: all models that
 can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:

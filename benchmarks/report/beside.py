@@ -60,12 +60,21 @@ def kept_outcomes(
             tuple(by_seed),
             np.stack([answers.double().numpy() for _, answers, _ in by_seed.values()]),
             None if true is None else true.double().numpy(),
-            run.networks["train"],
-            len(run.history) * -(-run.networks["train"] // run.settings.training.batch_size),
+            min(_seen(run) for run, _, _ in by_seed.values()),
+            min(_steps(run) for run, _, _ in by_seed.values()),
         )
         for (subject, (label, *train_set), name), by_seed in ours
-        for run, _, true in list(by_seed.values())[:1]
+        for _, _, true in list(by_seed.values())[:1]
     }
+
+
+def _seen(run: Run) -> int:
+    """Returns the number of networks that a run was trained on, without their moved copies."""
+    return run.networks["train"] // (2 if run.settings.train_set == "augmented" else 1)
+
+
+def _steps(run: Run) -> int:
+    return len(run.history) * -(-run.networks["train"] // run.settings.training.batch_size)
 
 
 def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  # noqa: B006  # nobody writes to it
@@ -81,7 +90,7 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
     tables: list[Table] = []
     lines: list[tuple[str, ...]] = []
     for table in report.tables:
-        published = next((p for p in PAPER.get(experiment, ()) if p.of in table.title), None)
+        published = next((p for p in PAPER.get(experiment, ()) if f" {p.of}" in f" {table.title}"), None)
         if published is None or not {*published.columns} & {*table.header}:
             continue
         # Our lines, by the names of the rows of `Published`.
@@ -92,9 +101,8 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
         if not any(row in ours for row in published.rows):
             continue
         tables.append(_beside(table, ours, published, report.results))
-        subject = next((key[0] for key in kept if f" {key[0]} " in f" {table.title} "), None)
         for claim in published.claims:
-            first, second = (kept.get((str(subject), row, column)) for row, column in (claim.first, claim.second))
+            first, second = (kept.get((table.subject, row, column)) for row, column in (claim.first, claim.second))
             if first is not None and second is not None:
                 numbers = " and ".join(ours[row][column] for row, column in (claim.first, claim.second))
                 judged = judge(first, claim.relation, second, published.least, claim.least)

@@ -100,43 +100,43 @@ def difference(first: Outcomes, second: Outcomes) -> Interval:
     Raises:
         ValueError: if they are not of the same test networks, or have no seed in common.
     """
-    return _interval([_drawn(first, second, 0)])
+    return mean_difference([(first, second)])
 
 
 def mean_difference(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> Interval:
     """Returns the mean of the differences of pairs that are of independent test networks, such as those of zoos.
 
+    Their variances over seeds are pooled, with as many degrees of freedom as Satterthwaite gives them.
+
     Raises:
         ValueError: as `difference`.
     """
-    return _interval([_drawn(*pair, number) for number, pair in enumerate(pairs)])
-
-
-def _interval(differences: Sequence[tuple[float, Array | None]]) -> Interval:
-    mean = float(np.mean([mean for mean, _ in differences]))
-    drawn = [draws for _, draws in differences if draws is not None]
-    if len(drawn) < len(differences):
+    by_seed = [_by_seed(*pair) for pair in pairs]
+    mean = float(np.mean([each[:, 0].mean() for each in by_seed]))
+    if min(map(len, by_seed)) == 1:
         return Interval(mean, None, None)
-    low, high = np.quantile(np.mean(drawn, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    orders = [np.random.default_rng(number).permutation(DRAWS) for number in range(len(pairs))]  # independent zoos
+    networks = np.mean([each[:, 1:].mean(0)[order] for each, order in zip(by_seed, orders, strict=True)], axis=0)
+    variances = np.array([each[:, 0].var(ddof=1) / len(each) for each in by_seed])
+    freedom = np.array([len(each) - 1 for each in by_seed])
+    degrees = variances.sum() ** 2 / max((variances**2 / freedom).sum(), 1e-300) if variances.any() else 1.0
+    places = (np.arange(DRAWS) + 0.5) / DRAWS  # evenly, because the ends of the distribution are far out
+    training = student.ppf(np.random.default_rng(len(pairs)).permutation(places), degrees)
+    draws = networks + training * np.sqrt(variances.sum()) / len(pairs)
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean, float(low), float(high))
 
 
-def _drawn(first: Outcomes, second: Outcomes, number: int) -> tuple[float, Array | None]:
-    """Returns a difference, and draws of it, independent of those of another number; None for one seed."""
+def _by_seed(first: Outcomes, second: Outcomes) -> Array:
+    """Returns the differences ``(seeds, 1 + DRAWS)`` on all test networks, and on each draw of them."""
     if first.answers.shape[1:] != second.answers.shape[1:] or not _equal(first.true, second.true):
         raise InvalidValueError("two models are compared on the same test networks, but these are of different ones")
     common = [seed for seed in first.seeds if seed in second.seeds]
     if not common:
         raise InvalidValueError(f"there is no seed in common: {first.seeds} and {second.seeds}")
     rows = [[outcomes.seeds.index(seed) for seed in common] for outcomes in (first, second)]
-    by_seed = first.drawn[rows[0]] - second.drawn[rows[1]]
-    mean = float(by_seed[:, 0].mean())
-    if len(common) == 1:
-        return mean, None
-    error = by_seed[:, 0].std(ddof=1) / np.sqrt(len(common))
-    places = (np.arange(DRAWS) + 0.5) / DRAWS  # evenly, because the ends of the distribution are far out
-    training = student.ppf(np.random.default_rng(1 + number).permutation(places), len(common) - 1) * error
-    return mean, np.random.default_rng(number).permutation(by_seed[:, 1:].mean(0)) + training
+    differences: Array = first.drawn[rows[0]] - second.drawn[rows[1]]
+    return differences
 
 
 def ranks(numbers: Mapping[str, float]) -> dict[str, float]:

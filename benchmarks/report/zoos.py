@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.benchmarks.data.moves import WIDENED
+from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.tools.predictors.invariants import InvariantModel
 from nfn_monomial.tools.predictors.models import model_class
 from nfn_monomial.tools.report import PALETTE, Table, panels
@@ -18,7 +21,7 @@ from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trai
 
 __all__ = ["draw_zoos", "zoo_tables"]
 
-PLACES = ("as they are", "moved")  # the first test set, and the last
+PLACES = ("as they are", "moved")
 NOTHING = "-"
 
 Taus = dict[str, dict[str, list[Run]]]
@@ -56,9 +59,17 @@ def _zoos(taus: Taus) -> list[str]:
 def _column(taus: Taus, place: int) -> dict[str, dict[str, Estimate]]:
     """Returns model -> zoo -> tau on the first or last test set."""
     return {
-        model: {zoo: Estimate.of(run.tests[-place].metrics["tau"] for run in group) for zoo, group in by_zoo.items()}
+        model: {zoo: Estimate.of(_test(run, place).metrics["tau"] for run in group) for zoo, group in by_zoo.items()}
         for model, by_zoo in taus.items()
     }
+
+
+def _test(run: Run, place: int) -> TestResult:
+    """Returns the test set of a place: networks as they are, or moved with the largest scale."""
+    if place == 0:
+        return run.tests[0]
+    moved = [test for test in run.tests if test.name != WIDENED]
+    return max(reversed(moved), key=lambda test: test.scale or 0.0)  # the last one, if none was scaled
 
 
 def _mean_ranks(column: Mapping[str, Mapping[str, Estimate]], zoos: Sequence[str]) -> dict[str, float]:
@@ -108,7 +119,7 @@ def _differences(taus: Taus, place: int, kept: Kept) -> dict[str, list[Interval]
 
     def outcomes(model: str, zoo: str) -> Outcomes | None:
         run = taus[model][zoo][0]
-        test = run.tests[-place]
+        test = _test(run, place)
         row = run.label, trained_on(run.settings)
         return kept.get((zoo, row, f"tau {short(test.name, test.scale)}"))
 
@@ -155,6 +166,7 @@ def draw_zoos(runs: Sequence[Run]) -> Figure:
     """
     numbers = _by_number(runs)
     models = list(dict.fromkeys(model for taus in numbers.values() for model in taus))
+    every = list(dict.fromkeys(zoo for taus in numbers.values() for zoo in _zoos(taus)))
     figure, axes = panels(len(numbers), 2, (11.0, (0.34 * len(models) + 1.5) * len(numbers)))
     for i, (trained, taus) in enumerate(numbers.items()):
         column = _column(taus, 0)
@@ -163,14 +175,14 @@ def draw_zoos(runs: Sequence[Run]) -> Figure:
         apart = {model: labels[model].invariant_under == "group" for model in taus}
         order = sorted(taus, key=lambda model: (apart[model], means[model]))
         heights = {model: j + 0.7 * apart[model] for j, model in enumerate(order)}
-        zoos = _zoos(taus)
+        zoos = every
         for place, words in enumerate(PLACES):
             ax, taus_here = axes[2 * i + place], _column(taus, place)
             for model in order:
                 for zoo, tau in taus_here[model].items():
                     color = PALETTE[zoos.index(zoo) % len(PALETTE)]
-                    ax.errorbar(tau.mean, heights[model], xerr=tau.error, fmt="o", color=color, markersize=4,
-                                elinewidth=0.8, label=zoo if model == order[0] else None)  # fmt: skip
+                    style: dict[str, Any] = {"fmt": "o", "color": color, "markersize": 4, "elinewidth": 0.8}
+                    ax.errorbar(tau.mean, heights[model], xerr=tau.error, **style)
                 mean = statistics.fmean(tau.mean for tau in taus_here[model].values())
                 ax.vlines(mean, heights[model] - 0.32, heights[model] + 0.32, color="#303030", linewidth=2)
             ax.set_yticks(list(heights.values()), [labels[model].label for model in heights] if place == 0 else [])
@@ -178,7 +190,9 @@ def draw_zoos(runs: Sequence[Run]) -> Figure:
                 text.set_fontweight("bold" if apart[model] else "normal")
             ax.set_title(f"{trained} training networks, test networks {words}", fontsize=10)
             ax.set_xlabel("Kendall's tau")
-    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, frameon=False, ncols=6, loc="outside upper center")
+    colors = [PALETTE[i % len(PALETTE)] for i in range(len(every))]
+    dots = [Line2D([], [], color=c, marker="o", linestyle="", label=z) for c, z in zip(colors, every, strict=True)]
+    figure.legend(handles=dots, fontsize=8, frameon=False, ncols=6, loc="outside upper center")
     figure.supxlabel(
         f"Bold: invariant to the whole group. Dots: zoos, {over_seeds(runs)}; lines: means over zoos.", fontsize=8.5
     )

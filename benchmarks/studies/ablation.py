@@ -41,6 +41,8 @@ SHIFT = 0.06  # of points in the figure that would hide others
 def _require_stacks(config: PredictConfig) -> None:
     if other := [name for name in config.models if name not in STACKS]:
         raise InvalidValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
+    if len(config.train_sets) > 1:
+        raise InvalidValueError(f"train_sets has {', '.join(config.train_sets)}: choose one for the ablation")
     if config.train_networks:
         raise InvalidValueError("train_networks is not of the ablation: use predict-generalization, which has curves")
     require_models(config)
@@ -83,7 +85,11 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
             "layer and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
             f"{over(map(len, stacks)).capitalize()}."
         )
-        tables.append(Table(f"Ablation: Kendall's tau of {subject} networks", header, tuple(cells), notes=(note,)))
+        tables.append(
+            Table(
+                f"Ablation: Kendall's tau of {subject} networks", header, tuple(cells), notes=(note,), subject=subject
+            )
+        )
     return tables
 
 

@@ -281,7 +281,7 @@ def classify_report(runs: Sequence[Run]) -> Report:
     ]
     subjects = ", ".join(dict.fromkeys(run.settings.subject for run in runs))
     title = f"Images of {subjects} classified by their networks"
-    table = model_table(title, runs, columns, digits=2, notes=notes)
+    table = replace(model_table(title, runs, columns, digits=2, notes=notes), subject=subjects)
     groups = by_model(runs).values()
     rows = [{**row_of(group, "accuracy", "loss"), "confusion": _confusion(group).tolist()} for group in groups]
     curves: dict[str, Callable[[dict[str, Any]], float]] = {

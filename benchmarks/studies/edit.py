@@ -273,7 +273,9 @@ def edit_table(runs: Sequence[Run]) -> Table:
     )
     cost = f"{first.extra['unedited']['mse']:.{DIGITS}f}"
     nothing = (NO_EDIT, "-", "yes", cost, cost, "0", "-", "-", "-")
-    return replace(table, cells=(nothing, *table.cells), bold=frozenset(i + 1 for i in table.bold))
+    return replace(
+        table, subject=first.settings.subject, cells=(nothing, *table.cells), bold=frozenset(i + 1 for i in table.bold)
+    )
 
 
 def draw_edits(runs: Sequence[Run], store: RunStore) -> Figure:

@@ -159,13 +159,14 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
             or tau means nothing on them.
     """
     require_models(config)
-    activations = {name: {info.activation for info in c.info.architectures} | {name} for name, c in corpora.items()}
+    activations = {name: _called(corpus, name) for name, corpus in corpora.items()}
     asked = config.activations
     if missing := [one for one in asked if not any(one in some for some in activations.values())]:
         raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
     names = [name for name, some in activations.items() if not asked or some & {*asked}]
     recipes = read_recipes(config.recipe) if config.recipe else {}
-    for corpus in (corpora[name] for name in names):
+    asked_about = {name: _asked_about(corpora[name], config.test_networks) for name in names}
+    for corpus in asked_about.values():
         wanted, most = max(config.train_networks, default=0), sum(map(len, corpus.train))
         if wanted > most:
             raise InvalidValueError(
@@ -179,7 +180,12 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
         ]
         require_ranking(corpus.activation, corpus.val, corpus.test)
         require_ranking(corpus.activation, *drawn, way_out="ask for more train_networks")
-    return {name: _asked_about(corpora[name], config.test_networks) for name in names}
+    return asked_about
+
+
+def _called(corpus: Corpus, name: str) -> set[str]:
+    """Returns the names that settings call networks by: that of their zoo, and their activations."""
+    return {info.activation for info in corpus.info.architectures} | {name}
 
 
 def _asked_about(corpus: Corpus, count: int | None) -> Corpus:
@@ -247,7 +253,7 @@ def plan(
         for train_set in config.train_sets
         for ranged in (config.ranges(train_set) if corpus.scales else [config])
         for model in config.models
-        if config.runs(name, train_set, model)
+        if config.runs(_called(corpus, name), train_set, model)
     ]
 
 

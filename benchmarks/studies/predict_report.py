@@ -43,6 +43,7 @@ TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
 NOTHING = "-"
 ALL = ("all",)
 PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
+ORIGINAL = "original"
 HEADLINE = 6  # models in Figure 1
 ZOOS = 3  # so many or more are compared with one another
 
@@ -93,7 +94,8 @@ def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept =
     Raises:
         ValueError: if there are no runs, or see `summarise`.
     """
-    record, rows = record_of(runs), summarise(_joined(runs) if per_scale else runs)
+    record, runs = record_of(runs), _joined(runs) if per_scale else runs
+    rows = summarise(runs)
     results = {"rows": [asdict(row) for row in rows], **record}
     if len({run.settings.subject for run in runs}) >= ZOOS:
         return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs)})
@@ -202,6 +204,7 @@ def _table(rows: Sequence[Row]) -> Table:
         names=(0, TEXT_COLUMNS.index("trained on")) if several else (0,),
         bold=frozenset(i for i, row in enumerate(rows) if row.invariant == "yes"),
         notes=tuple(notes),
+        subject=rows[0].activation,
     )
 
 
@@ -276,7 +279,7 @@ def _draw_line(ax: Axes, row: Row, number: int) -> None:
         reach = student.ppf(0.975, len(row.seeds) - 1)
         low, high = ([tau.mean + sign * reach * (tau.error or 0.0) for tau in taus] for sign in (-1, 1))
         ax.fill_between(range(len(names)), low, high, color=style["color"], alpha=0.18, linewidth=0)
-    shown = ["as they are" if name == names[0] else short(name, row.scales[name]) for name in names]
+    shown = ["as they are" if name == ORIGINAL else short(name, row.scales[name]) for name in names]
     ax.set_xticks(range(len(names)), shown)
 
 

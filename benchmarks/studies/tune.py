@@ -47,7 +47,7 @@ from nfn_monomial.benchmarks.settings.register import News, Study
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import threads
 from nfn_monomial.benchmarks.train.loop import Epoch, Metrics
-from nfn_monomial.benchmarks.train.recipes import OPTIONS, Recipe, write_recipes
+from nfn_monomial.benchmarks.train.recipes import OPTIONS, Recipe, read_recipes, write_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep, train
 from nfn_monomial.errors import InvalidValueError
@@ -128,10 +128,11 @@ def tune(
     """
     corpora = check(config, corpora)
     tuned: list[Tuned] = []
+    others = read_recipes(store.folder / RECIPES) if (store.folder / RECIPES).exists() else {}  # of other calls
     for model in config.models:
         study = search(model, corpora, config, store.folder, on_news)
         recipe = recipe_of(study.best_params, config.training)
-        write_recipes(store.folder / RECIPES, {t.model: t.recipe for t in tuned} | {model: recipe})
+        write_recipes(store.folder / RECIPES, others | {t.model: t.recipe for t in tuned} | {model: recipe})
         plain, better = (_jobs(model, corpora, config, way, config.seeds) for way in (None, recipe))
         runs = sweep([*plain, *better], store, on_news)
         by_way = dict(zip(HOW, (runs[: len(plain)], runs[len(plain) :]), strict=True))

@@ -47,6 +47,7 @@ class Table:
         names: columns that name the lines; every part of a table that is too wide for a terminal has them.
         bold: lines that are bold; in Markdown, only their first cell is.
         notes: explain the table.
+        subject: the data that it is about, by their name in runs; empty if it is about several or none.
     """
 
     title: str
@@ -56,6 +57,7 @@ class Table:
     names: tuple[int, ...] = (0,)
     bold: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    subject: str = ""
 
     def __post_init__(self) -> None:
         if wrong := [line for line in self.cells if len(line) != len(self.header)]:

@@ -92,17 +92,17 @@ def test_tune_takes_several_zoos(zoo: Path, tmp_path: Path, asked: list[tuple[An
     assert "several folders have one name" in said(*command, "--data", zoo, code=2)
 
 
-def test_zoos_of_one_activation_are_named_by_their_folders(zoo: Path, tmp_path: Path) -> None:
-    """And a choice of activations is one of networks, whatever zoos are called."""
-    other = shutil.copytree(zoo, tmp_path / "other")
-    command = ("predict-generalization", "--data", zoo, "--data", other, "--models", "statnn", *QUICK)
+def test_a_choice_of_activations_is_one_among_all_zoos(zoo: Path, tmp_path: Path) -> None:
+    """Zoos have the same names with it and without, and one that has none of these networks is left out."""
+    other, tanh = shutil.copytree(zoo, tmp_path / "some-relu"), tmp_path / "tanhs"
+    make_zoo(tanh, config.ZooConfig(networks=12, activations=("tanh",), epochs=(1, 1), train_fractions=(0.1,)))
+    command = ("predict-generalization", "--data", zoo, "--data", other, "--data", tanh, "--models", "statnn", *QUICK)
     some = ("--set", "train_sets=original", "--set", "widen=0", "--set", "activations=relu")
-    text = said(*command, *some, "--out", tmp_path / "some")
-    assert f"{zoo.name}: " in text
-    assert "other: " in text
+    said(*command, *some, "--out", tmp_path / "some")
     rows = read(tmp_path / "some")["rows"]
-    assert [row["activation"] for row in rows] == [zoo.name, "other"]
+    assert [row["activation"] for row in rows] == [f"{zoo.name}-relu", "some-relu"]
     assert len({row["tau"]["original"]["mean"] for row in rows}) == 1
+    assert "none with gelu" in said(*command, "--set", "activations=gelu", "--out", tmp_path / "no", code=2)
 
 
 def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from made_up_runs import made_up_run
 
-from nfn_monomial.benchmarks.report.beside import beside_paper
+from nfn_monomial.benchmarks.report.beside import Kept, beside_paper, kept_outcomes
 from nfn_monomial.benchmarks.report.intervals import Outcomes
 from nfn_monomial.benchmarks.report.published import PAPER
+from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult
 from nfn_monomial.tools.report import Report, Table
 
 
 def table(title: str, first: str, cells: dict[str, str], column: str, seeds: int = 1) -> Table:
     lines = tuple((name, value, "1M", str(seeds)) for name, value in cells.items())
-    return Table(title, (first, column, "params", "seeds"), lines)
+    return Table(title, (first, column, "params", "seeds"), lines, subject="x")
 
 
 def edits(**cells: str) -> Report:
@@ -73,3 +76,59 @@ def test_claims_are_judged_by_the_answers_that_were_kept() -> None:
     assert {line[-2] for line in lines} == {"not comparable"}
     others = {("y", row, column): outcomes for (_, row, column), outcomes in kept.items()}
     assert len(beside_paper(edits(**cells), "edit-inr", others).tables) == 2, "of other networks"
+
+
+def kept_run(label: str, seed: int, epochs: int = 3, train_set: str = "original", networks: int = 40) -> Run:
+    history = tuple({"number": n, "train_loss": 1.0, "metrics": {}} for n in range(epochs))
+    tests = [TestResult("original", None, {"tau": 0.5}, 0)]
+    counts = {"train": networks, "val": 4, "test": 4}
+    return made_up_run(label.lower(), seed, tests, label=label, train_set=train_set, history=history, networks=counts)
+
+
+class Answers:
+    """A store whose runs answered their seed, those of the larger GNN 10 more."""
+
+    def artifacts(self, settings: RunSettings) -> dict[str, torch.Tensor]:
+        return {"original: answers": torch.full((4,), 10.0 * (settings.model == "gnn (5.5m)") + settings.seed)}
+
+
+def found(*runs: Run) -> Kept:
+    return kept_outcomes(runs, Answers(), lambda test: "tau original", train_sets=True)  # type: ignore[arg-type]
+
+
+def test_the_shortest_of_the_seeds_counts() -> None:
+    for epochs in ((1, 50, 50), (50, 1, 50), (50, 50, 1)):
+        (outcomes,) = found(*(kept_run("HNP", seed, n) for seed, n in enumerate(epochs))).values()
+        steps = 40 // made_up_run().settings.training.batch_size
+        assert outcomes.steps == steps
+        assert outcomes.seeds == (0, 1, 2)
+
+
+def test_moved_copies_are_no_more_networks() -> None:
+    (outcomes,) = found(kept_run("HNP", 0, train_set="augmented")).values()
+    assert outcomes.networks == 20
+
+
+def test_the_larger_gnn_is_judged_in_place_of_the_smaller() -> None:
+    for order in (1, -1):
+        runs = [kept_run("GNN", 0), kept_run("GNN (5.5M)", 0)][::order]
+        (outcomes,) = found(*runs).values()
+        assert outcomes.answers.tolist() == [[10.0] * 4]
+
+
+def test_a_claim_may_need_more_than_its_table() -> None:
+    """A GNN of 200 networks is not the paper's, and HNP may be compared."""
+    cells = {"Monomial-NFN": "0.6", "GNN": "0.5", "HNP": "0.5"}
+    header = ("model", "trained on", "tau original", "params", "seeds")
+    lines = tuple((name, "original", value, "1M", "2") for name, value in cells.items())
+    report = Report([Table("Test accuracy of relu networks predicted", header, lines, subject="relu")], {})
+    kept = {
+        ("relu", (name, "original"), "tau original"): replace(of_each((v, v)), networks=200)
+        for name, v in (("Monomial-NFN", 0.75), ("GNN", 0.5), ("HNP", 0.5))
+    }
+    judged = {line[1]: line[-2] for line in beside_paper(report, "predict-generalization", kept).tables[-1].cells}
+    assert judged["Monomial-NFN is above GNN on networks as they are"] == "not comparable"
+    assert judged["Monomial-NFN is as good as HNP on networks as they are"] == "holds"
+    for title in ("Test accuracy of leaky_relu networks", "Test accuracy of tanh-not-relu networks"):
+        other = Report([replace(report.tables[0], title=title)], {})
+        assert len(beside_paper(other, "predict-generalization", kept).tables) == 1, "no table of the paper is of these"

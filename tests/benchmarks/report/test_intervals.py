@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes, difference, ranks
+from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes, difference, mean_difference, ranks
 
 SEEDS = (0, 1, 2)
 
@@ -59,6 +59,37 @@ def test_intervals_of_equal_models_leave_out_0_as_seldom_as_they_say() -> None:
             interval = difference(*pair)
             missed += not (interval.low or 0) <= 0 <= (interval.high or 0)
         assert missed <= 6, f"{missed} of 60"
+
+
+def test_networks_that_one_model_finds_hard_widen_the_interval_whatever_the_seed() -> None:
+    """Seeds do not show such differences; drawing test networks does."""
+    rng = np.random.default_rng(3)
+    missed = 0
+    for _ in range(60):
+        first, second = (outcomes(np.tile(rng.normal(size=(1, 100)), (3, 1))) for _ in range(2))
+        interval = difference(first, second)
+        missed += not (interval.low or 0) <= 0 <= (interval.high or 0)
+    assert missed <= 6, f"{missed} of 60"
+
+
+def test_the_mean_over_independent_zoos_is_known_better() -> None:
+    """By the root of their number, if only networks differ; and also if there are few seeds."""
+    rng = np.random.default_rng(4)
+
+    def widths(training: float, networks: float) -> tuple[float, float]:
+        pairs = []
+        for _ in range(9):
+            noise = networks * rng.normal(size=(1, 200)) + training * rng.normal(size=(3, 1))
+            pairs.append((outcomes(np.broadcast_to(noise, (3, 200))), outcomes(np.zeros((3, 200)))))
+        each = [difference(*pair) for pair in pairs]
+        mean = mean_difference(pairs)
+        assert mean.mean == pytest.approx(np.mean([one.mean for one in each]))
+        return float(np.mean([(one.high or 0) - (one.low or 0) for one in each])), (mean.high or 0) - (mean.low or 0)
+
+    one, all_of_them = widths(0.0, 1.0)
+    assert one / all_of_them == pytest.approx(3, rel=0.15)
+    one, all_of_them = widths(1.0, 0.0)
+    assert all_of_them < one / 4, "degrees of freedom add up, too"
 
 
 def test_trainings_that_differ_widen_the_interval() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up_runs import made_up_run
@@ -32,6 +34,7 @@ def runs() -> list[Run]:
                 tests = [
                     TestResult("original", None, {"tau": tau, "r2": 0.5}, 0),
                     TestResult(*moved, {"tau": far, "r2": 0.5}, 0),
+                    TestResult("widened", None, {"tau": 0.0, "r2": 0.5}, 0),
                 ]
                 label, invariant = LABELS[model]
                 options = {"train_networks": 500}
@@ -53,7 +56,8 @@ def answers() -> Kept:
         for model, taus in TAU.items():
             row = LABELS[model][0], "500 original"
             for column in ("tau original", far):
-                kept[zoo, row, column] = Outcomes((0, 1), true + (1 - taus[i]) * noise, true, 500, 1000)
+                worse = (column != "tau original") * (model != "gram-stats")
+                kept[zoo, row, column] = Outcomes((0, 1), true + (1 - taus[i] + worse) * noise, true, 500, 1000)
     return kept
 
 
@@ -82,6 +86,27 @@ def test_differences_are_to_the_best_baseline_of_each_zoo() -> None:
     assert all(0 < mean < 0.3 for mean in means)
     widths = [np.ptp([float(x.strip("()")) for x in text.split()[1::2]]) for text in intervals]
     assert widths[-1] < np.mean(widths[:-1]), "a mean of independent zoos is known better"
+
+
+def test_moved_networks_are_compared_as_they_are_moved() -> None:
+    _, near, _, far = (table.cells for table in zoo_tables(runs(), answers()))
+    (before,), (after,) = ([float(line[-1].split()[0]) for line in cells] for cells in (near, far))
+    assert after > before + 0.1, "baselines fall"
+
+
+def test_the_largest_scale_is_the_one_that_is_shown() -> None:
+    swapped = [
+        replace(run, tests=(run.tests[0], run.tests[1], TestResult("scale 10", 10.0, {"tau": 0.1}, 0), run.tests[2]))
+        for run in runs()
+        if run.settings.subject == "relu-a"
+    ]
+    far = zoo_tables(swapped, {})[1]
+    assert {line[0]: line[3] for line in far.cells}["Grams"] == "0.875 ±0.000"
+
+
+def test_every_zoo_is_in_the_legend() -> None:
+    some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
+    assert len(draw_zoos(some).legends[0].get_texts()) == len(ZOOS), "though the lowest model lacks one"
 
 
 def test_without_answers_nothing_is_compared() -> None:

