@@ -16,7 +16,7 @@ import numpy as np
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, TestResult
 from nfn_monomial.tools.report import Report, Table
 
-from .intervals import Interval, Outcomes, difference
+from .intervals import Interval, Outcomes, difference, paired
 from .published import AS_IN_PAPER, PAPER, Least, Published, Relation, Row
 from .tables import over, trained_on
 
@@ -102,8 +102,9 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
             continue
         tables.append(_beside(table, ours, published, report.results))
         for claim in published.claims:
-            first, second = (kept.get((table.subject, row, column)) for row, column in (claim.first, claim.second))
-            if first is not None and second is not None:
+            pair = paired(*(kept.get((table.subject, row, column)) for row, column in (claim.first, claim.second)))
+            if pair is not None:
+                first, second = pair
                 numbers = " and ".join(ours[row][column] for row, column in (claim.first, claim.second))
                 judged = judge(first, claim.relation, second, published.least, claim.least)
                 lines.append((_subject(table), claim.text, claim.source, numbers, *judged))

@@ -13,6 +13,7 @@ from nfn_monomial.tools.report import Table, look, panels
 
 from .beside import RULE, Kept, judge
 from .figures import legend_beside, stroke
+from .intervals import paired
 from .published import PAPER
 from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on
 
@@ -44,10 +45,10 @@ def curve_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
                     pair = [first[size], second[size]]
                     rows = [(group[0].label, trained_on(group[0].settings)) for group in pair]
                     scale = next(t.scale for t in pair[0][0].tests if t.name == test)
-                    ours, theirs = (kept.get((activation, row, f"tau {short(test, scale)}")) for row in rows)
-                    if ours is not None and theirs is not None:
+                    answers = paired(*(kept.get((activation, row, f"tau {short(test, scale)}")) for row in rows))
+                    if answers is not None:
                         taus = (_tau(group, test).show() for group in pair)
-                        lines.append((activation, test, f"{size:,}", *taus, *judge(ours, ">=", theirs)))
+                        lines.append((activation, test, f"{size:,}", *taus, *judge(answers[0], ">=", answers[1])))
     if lines:
         header = ("networks", "tested on", "training networks", "Monomial-NFN", "HNP", "is as good", "why")
         title = "Monomial-NFN is as good as HNP"

@@ -25,7 +25,7 @@ from scipy.stats import t as student
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["Interval", "Outcomes", "difference", "mean_difference", "ranks"]
+__all__ = ["Interval", "Outcomes", "difference", "mean_difference", "paired", "ranks"]
 
 DRAWS = 2000
 LEVEL = 0.95
@@ -92,6 +92,13 @@ class Interval:
     def show(self, digits: int = 3) -> str:
         mean = f"{self.mean:+.{digits}f}"
         return mean if self.low is None else f"{mean} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+
+
+def paired(first: Outcomes | None, second: Outcomes | None) -> tuple[Outcomes, Outcomes] | None:
+    """Returns the two if both were kept, of some seeds in common; else None."""
+    if first is None or second is None or not set(first.seeds) & set(second.seeds):
+        return None
+    return first, second
 
 
 def difference(first: Outcomes, second: Outcomes) -> Interval:

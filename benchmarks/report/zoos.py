@@ -16,7 +16,7 @@ from nfn_monomial.tools.predictors.models import model_class
 from nfn_monomial.tools.report import PALETTE, Table, panels
 
 from .beside import EQUAL_TAU, Kept
-from .intervals import Interval, Outcomes, difference, mean_difference, ranks
+from .intervals import Interval, Outcomes, difference, mean_difference, paired, ranks
 from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on
 
 __all__ = ["draw_zoos", "zoo_tables"]
@@ -136,9 +136,9 @@ def _differences(taus: Taus, place: int, kept: Kept) -> dict[str, list[Interval]
                 default=None,
             )
             if best is not None and zoo in taus[model]:
-                first, second = outcomes(model, zoo), outcomes(best, zoo)
-                if first is not None and second is not None:
-                    pairs.append((first, second))
+                pair = paired(outcomes(model, zoo), outcomes(best, zoo))
+                if pair is not None:
+                    pairs.append(pair)
         if len(pairs) == len(zoos):
             label = next(iter(taus[model].values()))[0].label
             found[label] = [*(difference(*pair) for pair in pairs), mean_difference(pairs)]

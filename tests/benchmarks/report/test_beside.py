@@ -74,6 +74,8 @@ def test_claims_are_judged_by_the_answers_that_were_kept() -> None:
     short = {key: replace(outcomes, steps=10_000) for key, outcomes in kept.items()}
     lines = beside_paper(edits(**cells), "edit-inr", short).tables[-1].cells
     assert {line[-2] for line in lines} == {"not comparable"}
+    apart = {key: replace(o, seeds=(i, i + 7)) for i, (key, o) in enumerate(kept.items())}
+    assert len(beside_paper(edits(**cells), "edit-inr", apart).tables) == 2, "of seeds that have nothing in common"
     others = {("y", row, column): outcomes for (_, row, column), outcomes in kept.items()}
     assert len(beside_paper(edits(**cells), "edit-inr", others).tables) == 2, "of other networks"
 
