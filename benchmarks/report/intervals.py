@@ -155,7 +155,7 @@ def ranks(numbers: Mapping[str, float]) -> dict[str, float]:
 
 @lru_cache(maxsize=4)
 def _draws(networks: int) -> Array:
-    """How often each network occurs ``(1 + DRAWS, N)``: once, and in each draw."""
+    """Returns the counts of each network ``(1 + DRAWS, N)``: once, and in each draw."""
     draws = np.random.default_rng(0).multinomial(networks, np.full(networks, 1 / networks), DRAWS)
     return np.concatenate([np.ones((1, networks)), draws])
 

@@ -74,7 +74,7 @@ class Row:
 
     @property
     def scaled(self) -> bool:
-        """Whether the group of these networks scales."""
+        """True if the group of these networks scales."""
         return any(scale is not None for scale in self.scales.values())
 
     @property

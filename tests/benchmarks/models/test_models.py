@@ -268,3 +268,5 @@ def test_dropout_of_heads_changes_training_alone(name: str) -> None:
     dropping.fit_inputs(inputs)
     torch.testing.assert_close(dropping.eval()(inputs), plain.eval()(inputs))
     assert not torch.allclose(dropping.train()(inputs), plain.train()(inputs))
+    drops = [module for module in dropping.head.modules() if isinstance(module, nn.Dropout)]
+    assert [module.p for module in drops] == [0.5, 0.5], "of the vector, and of the first hidden layer"

@@ -69,6 +69,9 @@ def test_tables() -> None:
     verdicts = {line[:3]: line[5] for line in order.cells}
     assert verdicts["relu", "original", "100"] == "does not hold"
     assert verdicts["relu", "original", "400"] == "holds"
+    alike = {key: replace(o, answers=answers()["relu", ("HNP", "100 original"), "tau original"].answers)
+             for key, o in answers().items()}  # fmt: skip
+    assert {line[5] for line in curve_tables(runs(), alike)[-1].cells} == {"holds"}, "as good, which equal ones are"
     assert {line[1] for line in order.cells} == {"original"}, "of others no answers were kept"
     only = curve_tables([run for run in runs() if run.settings.model == "hnp"], answers())
     assert len(only) == 4, "nothing to be compared"

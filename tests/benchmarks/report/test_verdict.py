@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nfn_monomial.benchmarks.report.beside import EQUAL_ERROR, EQUAL_TAU, judge, verdict
-from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes
+from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes, difference
 from nfn_monomial.benchmarks.report.published import Least, Relation
 
 LITTLE, BOUND = 2.0**-30, 2.0**-4
@@ -53,6 +53,8 @@ def test_errors_are_equal_within_a_percent_of_the_larger() -> None:
     for other, expected in ((198.5, HOLDS), (197.5, FAILS)):
         assert judge(constant(other, other), "=", larger)[0] == expected
         assert judge(larger, "=", constant(other, other))[0] == expected
+    for ratio, expected in ((0.9901, HOLDS), (0.9899, FAILS)):  # a percent of the smaller one would be less
+        assert judge(constant(1000.0 * ratio, 1000.0 * ratio), "=", constant(1000.0, 1000.0))[0] == expected
     assert EQUAL_ERROR == 0.01
     assert EQUAL_TAU == 0.01
 
@@ -64,6 +66,21 @@ def test_accuracies_are_equal_within_a_hundredth() -> None:
     assert judge(right(512), "=", right(512))[0] == HOLDS
     assert judge(right(512), "=", right(256))[0] == FAILS
     assert "difference +0.250 (+" in judge(right(512), ">", right(256))[1]
+
+
+def test_taus_are_equal_within_a_hundredth_however_small_they_are() -> None:
+    """Not within a percent of them, which would be 0.001 here."""
+    true = np.arange(1024.0)
+    low = np.where(true < 768, true, -true)
+    nudged = low.copy()
+    nudged[:765] = low[:765].reshape(-1, 5)[:, ::-1].ravel()  # 10 pairs of each block, evenly over all networks
+    first, second = (Outcomes((0, 1), np.tile(x, (2, 1)), true, 100, 1000) for x in (low, nudged))
+    assert float(first.drawn[0, 0]) == pytest.approx(0.125, abs=0.001)
+    interval = difference(first, second)
+    assert interval.mean == pytest.approx(2 * 1530 / (1024 * 1023 / 2))
+    assert interval.high is not None
+    assert interval.mean < interval.high < EQUAL_TAU
+    assert judge(first, "=", second)[0] == HOLDS
 
 
 def test_one_seed_cannot_tell() -> None:

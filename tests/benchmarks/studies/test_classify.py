@@ -49,13 +49,19 @@ def done(config: ClassifyConfig, corpus: InrCorpus) -> list[Run]:
     return [test(trial, train(trial), None)[0] for trial in trials]
 
 
-def test_every_network_that_is_right_is_kept(tmp_path: Path) -> None:
+def test_every_network_that_is_right_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(QUICK, models=("inr-probes",), training=TrainConfig(1, 16, 5e-3))
     store = RunStore(tmp_path)
     (run,) = classify_inrs(toy(32), config, store)
     (outcomes,) = kept([run], store).values()
     assert set(outcomes.answers.ravel()) <= {0.0, 1.0}
     assert outcomes.drawn[0, 0] == pytest.approx(accuracy(run)["original"])
+    original = store.artifacts(run.settings)["original: answers"]
+    assert outcomes.answers[0].tolist() == original.tolist()
+    changed = {"original: answers": 1 - original}  # of the test networks as they are, and of no others
+    monkeypatch.setattr(store, "artifacts", lambda settings: changed)
+    (others,) = kept([run], store).values()
+    assert others.answers[0].tolist() == (1 - original).tolist()
 
 
 def accuracy(run: Run) -> dict[str, float]:

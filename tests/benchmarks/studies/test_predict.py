@@ -201,6 +201,14 @@ def test_all_models_and_seeds_are_asked_about_the_same_test_networks(zoo: Corpus
     assert {job.settings.data for job in plan(config, check(config, {"relu": zoo}))} != {fingerprint(zoo)}
 
 
+def test_answers_that_are_nan_are_kept_as_the_lowest(zoo: Corpus) -> None:
+    job = plan(CONFIG, {"relu": zoo})[0]
+    outcome = job.prepare(job.settings).outcome
+    assert outcome is not None
+    kept = outcome(torch.tensor([math.nan, -3.0, math.inf]), torch.tensor([0.1, 0.2, 0.3]))
+    assert kept["answers"][0] < kept["answers"][1] < kept["answers"][2], "as in the scores"
+
+
 def test_too_few_test_networks_are_refused_before_anything_is_trained(zoo: Corpus) -> None:
     for few in (1, 2):
         with pytest.raises(ValueError, match="which are too few"):

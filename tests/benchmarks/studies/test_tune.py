@@ -197,6 +197,7 @@ def test_every_model_can_be_tuned(zoos: dict[str, Corpus], model: str) -> None:
         assert set(recipe.options) == set(study.OPTIONS) & set(study.model_options(model))
         (job,) = study._jobs(model, {"relu": zoos["relu"]}, config, recipe, (0,))
         assert job.settings.training.weight_decay >= 0.1
+        assert job.settings.version == study.VERSION, "its own, so that a search outlives other experiments"
         trial = job.prepare(job.settings)
         index = torch.arange(3)
         trial.loss(trial.model(pick(trial.train.inputs, index)), pick(trial.train.targets, index)).backward()
