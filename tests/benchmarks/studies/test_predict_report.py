@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 from made_up_runs import made_up_run
 
+from nfn_monomial.benchmarks.report.figures import name_lines
 from nfn_monomial.benchmarks.studies.predict_report import Row, draw_figure, predict_tables, summarise
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
+from nfn_monomial.tools.report import panels
 
 MODELS = {
     "statnn": ("STATNN", "permutations", "weights"),
@@ -113,10 +115,13 @@ def test_names_of_lines_that_end_alike_do_not_overlap() -> None:
     rows = [row for row in summarise(all_runs(2)) if (row.activation, row.train_set) == ("relu", "original")]
     alike = [replace(rows[0], model=f"m{i}", label=f"model {i}") for i in range(6)]
     (ax,) = draw_figure(alike).axes
-    heights = sorted(text.xyann[1] for text in ax.texts)  # type: ignore[attr-defined]
-    low, high = ax.get_ylim()
-    assert min(b - a for a, b in itertools.pairwise(heights)) > 0.05 * (high - low)
-    assert low < heights[0] < heights[-1] <= high
+    top = panels(1, 1, (4.0, 3.0))[1][0]
+    name_lines(top, {f"model {i}": (1.0, "#000000", False) for i in range(6)})  # where the panel ends
+    for one in (ax, top):
+        heights = sorted(text.xyann[1] for text in one.texts)  # type: ignore[attr-defined]
+        low, high = one.get_ylim()
+        assert min(b - a for a, b in itertools.pairwise(heights)) > 0.05 * (high - low)
+        assert low < heights[0] < heights[-1] <= high
 
 
 def test_figure_has_the_best_three_of_each_kind() -> None:
