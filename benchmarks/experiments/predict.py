@@ -167,6 +167,29 @@ COLUMN = {
 PAPER_TRAINING = TrainConfig(50, 8, 1e-3)
 PAPER_SEEDS = (0, 1, 2, 3, 4)
 
+# Six zoos that no choice was made on; every model by its recipe, if there is one, else by this training.
+_ZOOS = PredictConfig(
+    models=(
+        *("statnn", "balanced-statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp"),
+        *("gram-stats", "raw-gram-stats", "message-passing-stats", "probes-stats"),
+    ),
+    train_sets=("original",),
+    scales=(1e4,),
+    widen=0,
+    train_networks=(500, 5000),
+    test_networks=1250,
+    recipe="shipped",
+    training=TrainConfig(
+        epochs=50,
+        batch_size=16,
+        learning_rate=3e-3,
+        schedule="one-cycle",
+        clip_norm=1.0,
+        validate_every=5,
+        threads=1,
+    ),
+)
+
 PREDICT = {
     "small": PredictConfig(
         augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
@@ -211,27 +234,9 @@ PREDICT = {
         train_networks=(250, 500, 1000, 2500, 5000),
         training=replace(PAPER_TRAINING, patience=10, threads=1),
     ),
-    # Six zoos that no choice was made on; every model by its recipe, if there is one, else by this training.
-    "zoos": PredictConfig(
-        models=(
-            *("statnn", "balanced-statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp"),
-            *("gram-stats", "message-passing-stats", "probes-stats"),
-        ),
-        train_sets=("original",),
-        scales=(1e4,),
-        widen=0,
-        train_networks=(500, 5000),
-        test_networks=1250,
-        recipe="shipped",
-        training=TrainConfig(
-            epochs=50,
-            batch_size=16,
-            learning_rate=3e-3,
-            schedule="one-cycle",
-            clip_norm=1.0,
-            validate_every=5,
-            threads=1,
-        ),
+    "zoos": _ZOOS,
+    "zoos-paper": replace(
+        _ZOOS, train_networks=(500,), recipe=None, training=replace(PAPER_TRAINING, patience=10, threads=1)
     ),
     # For a first look: one seed, and the quick models first, as a line is shown when a run is finished.
     "demo": PredictConfig(
@@ -258,7 +263,8 @@ of different architectures are read by the models on graphs.
 
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
 hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
-hours; zoos, ten models on six zoos, with ranks and intervals, a day. `--models all`: all models that
+hours; zoos, eleven models on six zoos, with ranks and intervals, a day; zoos-paper, the same by the paper's training,
+for 500 networks. `--models all`: all models that
 can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:
@@ -286,7 +292,7 @@ Examples:
         "predict_report",
         ZOO,
         several=True,
-        sets={"zoos": SIX_ZOOS},
+        sets={"zoos": SIX_ZOOS, "zoos-paper": SIX_ZOOS},
         out="results/predict",
     )
 )

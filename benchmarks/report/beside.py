@@ -7,6 +7,7 @@ neither hold nor refute: they are not comparable.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,11 +17,11 @@ import numpy as np
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, TestResult
 from nfn_monomial.tools.report import Report, Table
 
-from .intervals import Interval, Outcomes, difference, paired
+from .intervals import Interval, Outcomes, mean_difference, paired
 from .published import AS_IN_PAPER, PAPER, Least, Published, Relation, Row
 from .tables import over, trained_on
 
-__all__ = ["RULE", "Kept", "beside_paper", "judge", "kept_outcomes", "verdict"]
+__all__ = ["RULE", "Kept", "beside_paper", "claims_table", "judge", "kept_outcomes", "verdict"]
 
 EQUAL_TAU = 0.01  # rank correlations and accuracies that differ by less are the same
 EQUAL_ERROR = 0.01  # likewise, errors, as a share of the larger one
@@ -104,24 +105,26 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
         for claim in published.claims:
             pair = paired(*(kept.get((table.subject, row, column)) for row, column in (claim.first, claim.second)))
             if pair is not None:
-                first, second = pair
                 numbers = " and ".join(ours[row][column] for row, column in (claim.first, claim.second))
-                judged = judge(first, claim.relation, second, published.least, claim.least)
+                judged = judge([pair], claim.relation, published.least, claim.least)
                 lines.append((_subject(table), claim.text, claim.source, numbers, *judged))
     if not tables:
         return report
     if lines:
-        tables.append(
-            Table(
-                "Claims of the paper",
-                ("of", "claim", "paper", "here", "verdict", "why"),
-                tuple(lines),
-                text_columns=6,
-                names=(0, 1),
-                notes=(f"here: the two numbers, ± as in the tables. {RULE}",),
-            )
-        )
+        tables.append(claims_table(lines, "± as in the tables"))
     return replace(report, tables=[*report.tables, *tables])
+
+
+def claims_table(lines: Sequence[tuple[str, ...]], numbers: str) -> Table:
+    """Returns the table of claims that were looked at; ``numbers``: what those under *here* are."""
+    return Table(
+        "Claims of the paper",
+        ("of", "claim", "paper", "here", "verdict", "why"),
+        tuple(lines),
+        text_columns=6,
+        names=(0, 1),
+        notes=(f"here: the two numbers, {numbers}. {RULE}",),
+    )
 
 
 def _subject(table: Table) -> str:
@@ -166,29 +169,29 @@ def _beside(
     )
 
 
-def judge(first: Outcomes, relation: Relation, second: Outcomes, *least: Least) -> tuple[str, str]:
-    """Judges a claim on two numbers, and says why.
+def judge(pairs: Sequence[tuple[Outcomes, Outcomes]], relation: Relation, *least: Least) -> tuple[str, str]:
+    """Judges a claim on two numbers, or on their means over several sets of test networks, and says why.
 
     Args:
-        first: of a model.
+        pairs: of two models, on each set of test networks.
         relation: the first is larger (``>``), at least as large (``>=``) or the same (``=``).
-        second: of the same or another model.
         least: what runs need to be comparable with the paper's.
 
     Returns:
         ``holds``, ``does not hold``, ``cannot be told`` or ``not comparable``, and the difference with its interval.
     """
     for needed in least:
-        for outcomes in (first, second):
+        for outcomes in itertools.chain(*pairs):
             if outcomes.steps < needed.steps:
                 return "not comparable", f"{outcomes.steps:,} steps; the paper has {needed.paper}"
             if outcomes.networks < needed.networks:
                 return "not comparable", f"{outcomes.networks:,} training networks; the paper has {needed.paper}"
-    interval = difference(first, second)
+    interval = mean_difference(pairs)
     if interval.low is None:
         return "cannot be told", f"difference {interval.show()}, one seed"
-    size = max(abs(float(outcomes.drawn[:, 0].mean())) for outcomes in (first, second))
-    shares = first.true is not None or all(set(np.unique(o.answers)) <= {0.0, 1.0} for o in (first, second))
+    sides = tuple(zip(*pairs, strict=True))
+    size = max(abs(float(np.mean([outcomes.drawn[:, 0].mean() for outcomes in side]))) for side in sides)
+    shares = all(o.true is not None or set(np.unique(o.answers)) <= {0.0, 1.0} for o in itertools.chain(*pairs))
     digits = 3 if shares else 4
     bound = EQUAL_TAU if shares else EQUAL_ERROR * size
     return verdict(interval, relation, bound), f"difference {interval.show(digits)}"

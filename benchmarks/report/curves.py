@@ -48,7 +48,7 @@ def curve_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
                     answers = paired(*(kept.get((activation, row, f"tau {short(test, scale)}")) for row in rows))
                     if answers is not None:
                         taus = (_tau(group, test).show() for group in pair)
-                        lines.append((activation, test, f"{size:,}", *taus, *judge(answers[0], ">=", answers[1])))
+                        lines.append((activation, test, f"{size:,}", *taus, *judge([answers], ">=")))
     if lines:
         header = ("networks", "tested on", "training networks", "Monomial-NFN", "HNP", "is as good", "why")
         title = "Monomial-NFN is as good as HNP"

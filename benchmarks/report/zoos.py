@@ -1,4 +1,6 @@
-"""Models over several zoos: tau on each, ranks, and differences to the best baseline with their intervals."""
+"""Models over several zoos: tau on each, ranks, differences to the best baseline, and claims of the paper, all with
+their intervals.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from nfn_monomial.tools.predictors.invariants import InvariantModel
 from nfn_monomial.tools.predictors.models import model_class
 from nfn_monomial.tools.report import PALETTE, Table, panels
 
-from .beside import EQUAL_TAU, Kept
+from .beside import EQUAL_TAU, Kept, claims_table, judge
 from .intervals import Interval, Outcomes, difference, mean_difference, paired, ranks
+from .published import PAPER
 from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on
 
 __all__ = ["draw_zoos", "zoo_tables"]
@@ -31,17 +34,20 @@ Taus = dict[str, dict[str, list[Run]]]
 def zoo_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
     """Returns for every number of training networks, and for test networks as they are and moved: tau, and differences.
 
+    Then the paper's claims, of the means over all zoos of an activation.
+
     Args:
         runs: of `predict_generalization` on several zoos.
         kept: their answers.
     """
-    tables = []
+    tables, claims = list[Table](), list[tuple[str, ...]]()
     for trained, taus in _by_number(runs).items():
+        claims += _claims(trained, taus, kept)
         for place, words in enumerate(PLACES):
             tables.append(_table(trained, words, _column(taus, place), taus, runs))
             if lines := _differences(taus, place, kept):
                 tables.append(_compared(trained, words, lines, _zoos(taus)))
-    return tables
+    return [*tables, claims_table(claims, "means over zoos")] if claims else tables
 
 
 def _by_number(runs: Sequence[Run]) -> dict[str, Taus]:
@@ -157,6 +163,25 @@ def _compared(trained: str, words: str, lines: Mapping[str, Sequence[Interval]],
             f"within {EQUAL_TAU}.",
         ),
     )
+
+
+def _claims(trained: str, taus: Taus, kept: Kept) -> list[tuple[str, ...]]:
+    """Returns the paper's claims on networks of one activation, of the means over all zoos of these."""
+    lines = list[tuple[str, ...]]()
+    for published in PAPER["predict-generalization"]:
+        activation = published.of.split()[0]
+        zoos = [zoo for zoo in _zoos(taus) if activation in zoo.split("-")]
+        for claim in published.claims:
+            cells = [((row[0], f"{trained} {row[1]}"), column) for row, column in (claim.first, claim.second)]
+            pairs = [paired(*(kept.get((zoo, *cell)) for cell in cells)) for zoo in zoos]
+            both = [pair for pair in pairs if pair is not None]
+            if zoos and len(both) == len(zoos):
+                means = (statistics.fmean(o.drawn[:, 0].mean() for o in side) for side in zip(*both, strict=True))
+                numbers = " and ".join(f"{mean:.3f}" for mean in means)
+                judged = judge(both, claim.relation, published.least, claim.least)
+                of = f"{activation} zoos, {trained} training networks"
+                lines.append((of, claim.text, claim.source, numbers, *judged))
+    return lines
 
 
 def draw_zoos(runs: Sequence[Run]) -> Figure:

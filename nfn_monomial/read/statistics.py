@@ -21,7 +21,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 _QUANTILES = 5
 _MOMENTS = (1, 3, 4)
-_PER_TENSOR = 3 + _QUANTILES + len(_MOMENTS)
+PER_TENSOR = 3 + _QUANTILES + len(_MOMENTS)
 _TINY = 1e-12  # norms below it, relative to 1, all count as 0
 
 
@@ -63,7 +63,7 @@ class InvariantStatistics(nn.Module):
         self.space, self.channels = space, channels
         self.links = joining(space)
         nodes = {link.target for link, _ in self.links}
-        self.out_features = channels * (_PER_TENSOR * len(space.parameters) + len(nodes) + bool(nodes))
+        self.out_features = channels * (PER_TENSOR * len(space.parameters) + len(nodes) + bool(nodes))
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
@@ -73,7 +73,7 @@ class InvariantStatistics(nn.Module):
         """Networks -> the statistics of each parameter, then path norms, ``(B, C, n)`` each."""
         networks = packed(self.space, networks)
         tensors = settled(self.space, networks, self.channels, type(self).__name__)
-        parts = [_statistics(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))) for x in tensors.values()]
+        parts = [distribution(x) for x in tensors.values()]
         if self.links:
             parts.append(self._path_norms(tensors, self.space.node_sizes(networks)))
         return [part.to(networks.tensors[0].dtype) for part in parts]
@@ -139,8 +139,12 @@ def _log_root(squares: Tensor) -> Tensor:
     return squares.clamp_min(_TINY**2).log() / 2
 
 
-def _statistics(x: Tensor) -> Tensor:
-    """``(B, C, n)`` -> ``(B, C, 11)``. By sorting: ``torch.quantile`` refuses more than 16M entries."""
+def distribution(x: Tensor) -> Tensor:
+    """Moments, quantiles and norm of all entries of a tensor, as `InvariantStatistics` has them.
+
+    ``(B, C, *shape)`` -> ``(B, C, 11)``. By sorting: ``torch.quantile`` refuses more than 16M entries.
+    """
+    x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
     ordered, size = x.sort(-1).values, x.abs()
     place = torch.linspace(0, x.shape[-1] - 1, _QUANTILES, dtype=x.dtype, device=x.device)
     low, high = ordered[..., place.floor().long()], ordered[..., place.ceil().long()]

@@ -1,7 +1,8 @@
 """Models of up to three kinds of invariants: answers to probes, messages, statistics.
 
 Scales are balanced once, when networks are prepared (`balance`), not in every step, so that only signs and permutations
-remain of the group. Models with probes run the networks, the others see only their weights.
+remain of the group. Models with probes run the networks, the others see only their weights. One model reads sizes of
+weights, too, as training left them: scalings change its answers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
 from nfn_monomial.read import GramStatistics, Probed
+from nfn_monomial.read.statistics import PER_TENSOR, distribution
 
 from .models import Heads, Model, NetworkInfo, Standardise, logits, register
 
@@ -64,6 +66,23 @@ class Messages(nn.Module):
         hidden = None if probed is None or not self.embed.extra else probed.hidden
         out: Tensor = self.pool(self.norm(self.blocks(self.embed(networks, hidden))))
         return out
+
+
+class TensorStatistics(nn.Module):
+    """Statistics of every tensor as it is, those of `InvariantStatistics` without the balanced form.
+
+    They have the sizes that training leaves in layers, which depend on its rate and its weight decay. Permutations of
+    neurons keep them, scalings do not.
+    """
+
+    def __init__(self, space: WeightSpace) -> None:
+        super().__init__()
+        self.names = tuple(space.parameters)
+        self.out_features = PER_TENSOR * len(self.names)
+
+    def forward(self, networks: Mapping[str, Tensor]) -> Tensor:
+        """Named tensors ``(B, 1, *shape)`` -> ``(B, out_features)``."""
+        return torch.cat([distribution(networks[name]).flatten(1) for name in self.names], -1)
 
 
 class LinearGenerator(nn.Module):
@@ -118,7 +137,7 @@ class InvariantModel(Model):
     train_with: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.1}
     answers: ClassVar[bool] = False
     messages: ClassVar[tuple[int, int] | None] = None
-    stats: ClassVar[tuple[type[InvariantStatistics | GramStatistics], ...]] = ()
+    stats: ClassVar[tuple[type[InvariantStatistics | GramStatistics | TensorStatistics], ...]] = ()
     probed: ClassVar[bool] = False
     generated: ClassVar[bool] = False
 
@@ -191,6 +210,9 @@ class InvariantModel(Model):
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "stats": ("invariant statistics", {"stats": (InvariantStatistics,)}),
     "gram-stats": ("statistics + Gram matrices", {"stats": (InvariantStatistics, GramStatistics)}),
+    "raw-gram-stats": (
+        "statistics + Gram matrices + raw", {"stats": (InvariantStatistics, GramStatistics, TensorStatistics)},
+    ),
     "message-passing": ("message passing", {"messages": (CHANNELS, LAYERS)}),
     "message-passing-stats": (
         "message passing + stats", {"messages": (CHANNELS, LAYERS), "stats": (InvariantStatistics,)},
@@ -212,4 +234,5 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 for _name, (_label, _reads) in MODELS.items():
     # models that run the networks take their outputs for logits of classes
     _runs = {"sees": "functions", "task": "generalization"} if "answers" in _reads else {}
-    register(_name)(type(_name, (InvariantModel,), {"label": _label, **_reads, **_runs}))
+    _under = "permutations" if TensorStatistics in _reads.get("stats", ()) else "group"
+    register(_name)(type(_name, (InvariantModel,), {"label": _label, "invariant_under": _under, **_reads, **_runs}))

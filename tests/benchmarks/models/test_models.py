@@ -33,6 +33,7 @@ SIZES = {
     "stats-set": (71_577, 71_577),
     "stats": (90_113, 90_113),
     "gram-stats": (108_289, 108_289),
+    "raw-gram-stats": (130_817, 130_817),
     "message-passing": (236_689, 236_689),
     "message-passing-stats": (260_497, 260_497),
     "probes": (398_081, 398_081),

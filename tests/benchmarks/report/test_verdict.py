@@ -51,10 +51,10 @@ def constant(*values: float, networks: int = 100, steps: int = 1000) -> Outcomes
 def test_errors_are_equal_within_a_percent_of_the_larger() -> None:
     larger = constant(200.0, 200.0)
     for other, expected in ((198.5, HOLDS), (197.5, FAILS)):
-        assert judge(constant(other, other), "=", larger)[0] == expected
-        assert judge(larger, "=", constant(other, other))[0] == expected
+        assert judge([(constant(other, other), larger)], "=")[0] == expected
+        assert judge([(larger, constant(other, other))], "=")[0] == expected
     for ratio, expected in ((0.99005, HOLDS), (0.9899, FAILS)):  # a percent of the smaller one would be less
-        assert judge(constant(1000.0 * ratio, 1000.0 * ratio), "=", constant(1000.0, 1000.0))[0] == expected
+        assert judge([(constant(1000.0 * ratio, 1000.0 * ratio), constant(1000.0, 1000.0))], "=")[0] == expected
     assert EQUAL_ERROR == 0.01
     assert EQUAL_TAU == 0.01
 
@@ -63,9 +63,9 @@ def test_accuracies_are_equal_within_a_hundredth() -> None:
     def right(of: int, count: int = 1024) -> Outcomes:
         return Outcomes((0, 1), np.tile((np.arange(count) < of).astype(float), (2, 1)), None, 100, 1000)
 
-    assert judge(right(512), "=", right(512))[0] == HOLDS
-    assert judge(right(512), "=", right(256))[0] == FAILS
-    assert "difference +0.250 (+" in judge(right(512), ">", right(256))[1]
+    assert judge([(right(512), right(512))], "=")[0] == HOLDS
+    assert judge([(right(512), right(256))], "=")[0] == FAILS
+    assert "difference +0.250 (+" in judge([(right(512), right(256))], ">")[1]
 
 
 def test_taus_are_equal_within_a_hundredth_however_small_they_are() -> None:
@@ -80,20 +80,21 @@ def test_taus_are_equal_within_a_hundredth_however_small_they_are() -> None:
     assert interval.mean == pytest.approx(2 * 1530 / (1024 * 1023 / 2))
     assert interval.high is not None
     assert interval.mean < interval.high < EQUAL_TAU
-    assert judge(first, "=", second)[0] == HOLDS
+    assert judge([(first, second)], "=")[0] == HOLDS
 
 
 def test_one_seed_cannot_tell() -> None:
-    assert judge(constant(9.0), ">", constant(1.0)) == (OPEN, "difference +8.000, one seed")
-    assert judge(constant(9.0), ">", constant(1.0, 1.0))[0] == OPEN
+    assert judge([(constant(9.0), constant(1.0))], ">") == (OPEN, "difference +8.000, one seed")
+    assert judge([(constant(9.0), constant(1.0, 1.0))], ">")[0] == OPEN
 
 
 def test_runs_that_are_too_short_or_see_too_little_are_not_comparable() -> None:
     steps, networks = Least(steps=1000, paper="2,000"), Least(networks=100, paper="6,050")
     first, second = constant(9.0, 9.0), constant(1.0, 1.0)
-    assert judge(first, ">", second, steps, networks)[0] == HOLDS
+    assert judge([(first, second)], ">", steps, networks)[0] == HOLDS
     for a, b in (replace(first, steps=999), second), (first, replace(second, steps=999)):
-        assert judge(a, ">", b, steps) == ("not comparable", "999 steps; the paper has 2,000")
-        assert judge(a, ">", b)[0] == HOLDS
+        assert judge([(a, b)], ">", steps) == ("not comparable", "999 steps; the paper has 2,000")
+        assert judge([(a, b)], ">")[0] == HOLDS
     for a, b in (replace(first, networks=99), second), (first, replace(second, networks=99)):
-        assert judge(a, ">", b, Least(), networks) == ("not comparable", "99 training networks; the paper has 6,050")
+        said = judge([(a, b)], ">", Least(), networks)
+        assert said == ("not comparable", "99 training networks; the paper has 6,050")

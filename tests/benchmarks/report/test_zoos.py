@@ -22,6 +22,7 @@ TAU = {
     "gram-stats": (0.875, 0.875, 0.875),
 }
 """Exact in binary fractions. Moved, baselines have a half of them."""
+STATNN_FALLS, HNP_FALLS = (f"{label} falls when networks are scaled" for label in ("STATNN", "HNP"))
 
 
 def runs() -> list[Run]:
@@ -62,7 +63,7 @@ def answers() -> Kept:
 
 
 def test_means_and_ranks_are_over_zoos() -> None:
-    near, ahead, far, _ = zoo_tables(runs(), answers())
+    near, ahead, far, *_ = zoo_tables(runs(), answers())
     assert near.header == ("model", "sees", "invariant", *ZOOS, "mean", "rank", "seeds")
     lines = {line[0]: line[3:] for line in near.cells}
     assert lines["STATNN"] == ("0.750 ±0.000", "0.500 ±0.000", "0.750 ±0.000", "0.667", "2.3", "2")
@@ -89,7 +90,7 @@ def test_differences_are_to_the_best_baseline_of_each_zoo() -> None:
 
 
 def test_moved_networks_are_compared_as_they_are_moved() -> None:
-    _, near, _, far = (table.cells for table in zoo_tables(runs(), answers()))
+    _, near, _, far, _ = (table.cells for table in zoo_tables(runs(), answers()))
     (before,), (after,) = ([float(line[-1].split()[0]) for line in cells] for cells in (near, far))
     assert after > before + 0.1, "baselines fall"
 
@@ -107,6 +108,27 @@ def test_the_largest_scale_is_the_one_that_is_shown() -> None:
 def test_every_zoo_is_in_the_legend() -> None:
     some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
     assert len(draw_zoos(some).legends[0].get_texts()) == len(ZOOS), "though the lowest model lacks one"
+
+
+def test_claims_of_the_paper_are_of_the_means_over_zoos_of_an_activation() -> None:
+    kept = answers()
+    claims = zoo_tables(runs(), kept)[-1]
+    assert claims.title == "Claims of the paper"
+    lines = {line[1]: line for line in claims.cells}
+    assert set(lines) == {STATNN_FALLS, HNP_FALLS}, "the others are of models that are not here"
+    of, _, source, numbers, said, why = lines[HNP_FALLS]
+    assert (of, source, said) == ("relu zoos, 500 training networks", "Figure 1", "holds")
+    near, far = (
+        np.mean([kept[zoo, ("HNP", "500 original"), column].drawn[:, 0].mean() for zoo in ("relu-a", "relu-c")])
+        for column in ("tau original", "tau 1e4")
+    )
+    assert numbers == f"{near:.3f} and {far:.3f}"
+    assert why.startswith(f"difference {near - far:+.3f} (")
+
+
+def test_a_claim_that_a_zoo_has_no_answers_to_is_not_judged() -> None:
+    kept = {cell: of for cell, of in answers().items() if cell != ("relu-c", ("HNP", "500 original"), "tau 1e4")}
+    assert [line[1] for line in zoo_tables(runs(), kept)[-1].cells] == [STATNN_FALLS]
 
 
 def test_without_answers_nothing_is_compared() -> None:
