@@ -19,7 +19,7 @@ from nfn_monomial.tools.report import Report, Table
 
 from .intervals import Interval, Outcomes, mean_difference, paired
 from .published import AS_IN_PAPER, PAPER, Least, Published, Relation, Row
-from .tables import over, trained_on
+from .tables import over, steps_per_epoch, trained_on
 
 __all__ = ["RULE", "Kept", "beside_paper", "claims_table", "judge", "kept_outcomes", "verdict"]
 
@@ -75,7 +75,7 @@ def _seen(run: Run) -> int:
 
 
 def _steps(run: Run) -> int:
-    return len(run.history) * -(-run.networks["train"] // run.settings.training.batch_size)
+    return len(run.history) * steps_per_epoch(run)
 
 
 def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  # noqa: B006  # nobody writes to it

@@ -18,7 +18,7 @@ from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import look, panels
 
-from .tables import by_model
+from .tables import by_model, steps_per_epoch
 
 __all__ = ["draw_learning", "draw_reconstructions", "legend_beside", "name_lines", "stroke"]
 
@@ -74,6 +74,8 @@ def draw_learning(
 ) -> Figure:
     """Draws learning curves: a panel for each, a line for every model, the mean over seeds; single runs are faint.
 
+    Over steps, as models of different batches and numbers of networks have epochs of different lengths.
+
     Args:
         runs: of one experiment, see `by_model`.
         curves: label of the vertical axis -> value of an epoch, as a run's history has it.
@@ -87,15 +89,16 @@ def draw_learning(
         for i, group in enumerate(groups):
             validated = [[epoch for epoch in run.history if epoch["metrics"]] for run in group]
             lines = [[value(epoch) for epoch in epochs] for epochs in validated]
-            numbers = [epoch["number"] for epoch in max(validated, key=len)]
+            steps = [epoch["number"] * steps_per_epoch(group[0]) for epoch in max(validated, key=len)]
             shortest = min(map(len, lines))
             mean = np.mean([curve[:shortest] for curve in lines], axis=0)
-            (line,) = ax.plot(numbers[:shortest], mean, label=group[0].label, **look(i), **stroke(bold[i]))
+            (line,) = ax.plot(steps[:shortest], mean, label=group[0].label, **look(i), **stroke(bold[i]))
             handles += [line] if ax is axes[0] else []
             for curve in lines if len(lines) > 1 else ():
-                ax.plot(numbers[: len(curve)], curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
-        ax.set(xlabel="epoch", ylabel=label)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+                ax.plot(steps[: len(curve)], curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
+        ax.set(xlabel="training steps", ylabel=label)
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        ax.xaxis.set_major_formatter("{x:,.0f}")
         if level:
             line = ax.axhline(level[1], color="#7F7F7F", linewidth=0.8, linestyle=":", label=level[0])
             handles += [line] if ax is axes[0] else []

@@ -28,6 +28,7 @@ __all__ = [
     "record_of",
     "row_of",
     "short",
+    "steps_per_epoch",
     "trained_on",
 ]
 
@@ -62,6 +63,10 @@ class Estimate:
     def show(self, digits: int = 3) -> str:
         mean = f"{self.mean:.{digits}f}"
         return mean if self.error is None else f"{mean} ±{self.error:.{digits}f}"
+
+
+def steps_per_epoch(run: Run) -> int:
+    return -(-run.networks["train"] // run.settings.training.batch_size)
 
 
 def over(counts: Iterable[int], unit: str = "seed") -> str:

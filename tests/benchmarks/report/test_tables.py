@@ -135,7 +135,15 @@ def test_learning_curves_are_means_over_seeds_as_long_as_the_shortest_run() -> N
     runs = [run(model, seed) for model in ("np", "mlp") for seed in (0, 1)]
     runs[1] = replace(runs[1], history=({"train_loss": 3.0, "metrics": {"accuracy": 1.0}},) * 2)
     figure = draw_learning(runs, {"loss": lambda epoch: epoch["train_loss"]}, ("chance", 0.25))
-    named = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    named = {label: line.get_ydata() for label, line in lines.items()}
+    batches = {5: 1, 20: 3}  # of 8 networks
+    for count, steps in batches.items():
+        longer = [replace(one, networks={"train": count}) for one in runs]
+        drawn = draw_learning(longer, {"loss": lambda epoch: epoch["train_loss"]}).axes[0].get_lines()
+        assert list(next(line for line in drawn if line.get_label() == "MLP").get_xdata()) == [
+            steps, 2 * steps, 3 * steps,
+        ]  # fmt: skip
     assert list(named["NP"]) == pytest.approx([(1 + 3) / 2, (1 / 2 + 3) / 2])
     assert list(named["MLP"]) == pytest.approx([1, 1 / 2, 1 / 3])
     assert named["chance"] == [0.25, 0.25]
