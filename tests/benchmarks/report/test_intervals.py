@@ -92,6 +92,34 @@ def test_the_mean_over_independent_zoos_is_known_better() -> None:
     assert all_of_them < one / 4, "degrees of freedom add up, too"
 
 
+def width(interval: Interval) -> float:
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.high - interval.low
+
+
+def test_networks_of_each_zoo_are_drawn_apart() -> None:
+    """So two zoos that are alike halve the variance; drawn together, they would leave it."""
+    rng = np.random.default_rng(5)
+    pair = tuple(outcomes(np.tile(rng.normal(size=(1, 100)), (3, 1))) for _ in range(2))
+    alike = mean_difference([(pair[0], pair[1])] * 2)
+    assert width(alike) == pytest.approx(width(difference(*pair)) / 2**0.5, rel=0.1)
+
+
+def test_variances_of_the_two_sources_add_up() -> None:
+    """Not the widths, which they would if draws of networks and of trainings went together."""
+    rng = np.random.default_rng(6)
+    networks, trainings = rng.normal(size=(1, 100)), 0.3 * rng.normal(size=(9, 1))
+
+    def found(answers: object) -> float:
+        values = np.broadcast_to(np.asarray(answers, dtype=float), (9, 100))
+        return width(difference(*(outcomes(x, seeds=tuple(range(9))) for x in (values, np.zeros((9, 100))))))
+
+    apart = found(networks), found(trainings)
+    assert 0.5 < apart[0] / apart[1] < 2
+    assert found(networks + trainings) == pytest.approx((apart[0] ** 2 + apart[1] ** 2) ** 0.5, rel=0.1)
+
+
 def test_trainings_that_differ_widen_the_interval() -> None:
     base = np.linspace(-1, 1, 200)[None]
     alike, apart = (outcomes(np.concatenate([base + x for x in shifts])) for shifts in ((1, 1, 1), (0, 1, 2)))

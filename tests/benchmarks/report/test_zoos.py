@@ -95,6 +95,22 @@ def test_moved_networks_are_compared_as_they_are_moved() -> None:
     assert after > before + 0.1, "baselines fall"
 
 
+def test_the_best_baseline_of_moved_networks_is_found_on_these() -> None:
+    """STATNN is ahead of HNP as they are, but falls; HNP does not."""
+    kept = dict(answers())
+    for run in (changed := runs()):
+        if run.settings.model == "hnp":
+            moved = replace(run.tests[1], metrics={"tau": 0.625, "r2": 0.5})
+            changed[changed.index(run)] = replace(run, tests=(run.tests[0], moved, *run.tests[2:]))
+    grams, hnp = ((label, "500 original") for label in ("Grams", "HNP"))
+    expected = [
+        float((kept[zoo, grams, far].drawn - kept[zoo, hnp, far].drawn)[:, 0].mean())
+        for zoo, far in zip(ZOOS, ("tau 1e4", "tau sign flips", "tau 1e4"), strict=True)
+    ]
+    ((_, *intervals),) = zoo_tables(changed, kept)[3].cells
+    assert [float(text.split()[0]) for text in intervals[:-1]] == pytest.approx(expected, abs=0.001)
+
+
 def test_the_largest_scale_is_the_one_that_is_shown() -> None:
     swapped = [
         replace(run, tests=(run.tests[0], run.tests[1], TestResult("scale 10", 10.0, {"tau": 0.1}, 0), run.tests[2]))
