@@ -221,9 +221,9 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.activation, row.train_set), []).append(row)
+    most = max(map(len, groups.values()))
     groups = {key: _headline(group) for key, group in groups.items()}
     numbers = {model: i for i, model in enumerate(dict.fromkeys(r.model for group in groups.values() for r in group))}
-    models = len({row.model for row in rows})
     wide = min(len(groups), 2)
     high = math.ceil(len(groups) / wide)
     figure, axes = panels(high, wide, (6.4 * wide, 3.9 * high + 0.3))
@@ -250,7 +250,7 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
         )  # fmt: skip
     seeds = _over(rows).removeprefix("Mean ± standard error").strip()
     words = f"means and 95 % intervals {seeds}" if seeds.startswith("over") else "one seed"
-    some = f"; the best three of each kind of {models} models" * (models > HEADLINE)
+    some = f"; the best three of each kind of {most} models" * (most > HEADLINE)
     figure.supxlabel(f"Bold: invariant to the whole group; {words}{some}. Higher is better.", fontsize=8.5)
     return figure
 

@@ -132,8 +132,10 @@ def test_figure_has_the_best_three_of_each_kind() -> None:
         tau = {name: replace(t, mean=t.mean + order[name] / 100) for name, t in rows[0].tau.items()}
         return replace(rows[0], model=f"{invariant}{i}", label=f"{invariant} {i}", tau=tau, invariant=invariant)
 
-    figure = draw_figure([model(i, invariant) for i in range(5) for invariant in ("yes", "perm. only")])
+    drawn = [model(i, invariant) for i in range(5) for invariant in ("yes", "perm. only")]
+    tanh = [replace(row, activation="tanh", model=f"t{row.model}") for row in drawn[:6]]
+    figure = draw_figure([*drawn, *tanh])
     assert {text.get_text() for text in figure.axes[0].texts} == {
         *(f"yes {i}" for i in (2, 3, 4)), *(f"perm. only {i}" for i in (2, 3, 4)),
     }  # fmt: skip
-    assert "the best three of each kind of 10 models" in figure.get_supxlabel()
+    assert "the best three of each kind of 10 models" in figure.get_supxlabel(), "not those of both panels"
