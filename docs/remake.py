@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from nfn_monomial import __version__
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.tools.files.atomic import write_atomically
 
@@ -44,16 +45,19 @@ def main(only: str = "") -> None:
             print(f"{name}: left out, as no GPU was found")
             continue
         print(f"{name}: {entry['command']}", flush=True)
-        if data := data_of(entry["command"]):
-            run(COMMANDS["data"][data])
+        for data in data_of(entry["command"]).values():
+            run(data)
         run(entry["command"], "--out", str(WORK / name))
         copy(WORK / name, COMMITTED / name, entry["command"])
 
 
-def data_of(command: str) -> str:
-    """The folder of data that a command reads; empty if it reads none."""
+def data_of(command: str) -> dict[str, str]:
+    """The folders of data that a command reads, those of its preset if it names none, and the commands that make them."""
     words = shlex.split(command)
-    return words[words.index("--data") + 1] if "--data" in words else ""
+    named = [words[i + 1] for i, word in enumerate(words) if word == "--data"]
+    if not named and "--preset" in words and words[1] in EXPERIMENTS:
+        return dict(EXPERIMENTS[words[1]].sets.get(words[words.index("--preset") + 1], {}))
+    return {folder: COMMANDS["data"][folder] for folder in named}
 
 
 def run(command: str, *more: str) -> None:

@@ -27,7 +27,7 @@ EARLIER = {"augment", "edit-contrast", "mixed", "predict500-graphs", "predict-fr
 def test_every_committed_folder_has_a_command() -> None:
     there = {path.parent.name for path in COMMITTED.glob("*/table.md")}
     assert {path.parent.name for path in COMMITTED.glob("*/made.json")} == there == set(COMMANDS)
-    assert {remake.data_of(command) for command in COMMANDS.values()} - {""} == set(DATA)
+    assert set(DATA) <= {folder for command in COMMANDS.values() for folder in remake.data_of(command)}
 
 
 @pytest.mark.parametrize("command", [*COMMANDS.values(), *DATA.values()])
@@ -43,6 +43,16 @@ def test_commands_presets_settings_and_models_are_there(command: str) -> None:
 def test_committed_tables_were_made_by_these_commands(name: str) -> None:
     made = json.loads((COMMITTED / name / "made.json").read_text(encoding="utf-8"))
     assert check(made["command"]) == check(COMMANDS[name])
+
+
+def test_a_preset_brings_its_data() -> None:
+    zoos = remake.data_of("nfn-monomial predict-generalization --preset zoos")
+    assert len(zoos) == 6
+    for folder, command in zoos.items():
+        assert command.endswith(f" --out {folder}")
+        assert check(command)[0][0] == "make"
+    assert list(remake.data_of("nfn-monomial tune --data zoos/tuning --preset small")) == ["zoos/tuning"]
+    assert remake.data_of("nfn-monomial params") == {}
 
 
 def test_data_are_made_where_their_commands_are_asked_for() -> None:
