@@ -52,7 +52,7 @@ def main(only: str = "") -> None:
 
 
 def data_of(command: str) -> dict[str, str]:
-    """The folders of data that a command reads, those of its preset if it names none, and the commands that make them."""
+    """The folders of data that a command reads, or those of its preset, and the commands that make them."""
     words = shlex.split(command)
     named = [words[i + 1] for i, word in enumerate(words) if word == "--data"]
     if not named and "--preset" in words and words[1] in EXPERIMENTS:
