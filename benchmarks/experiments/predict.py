@@ -37,7 +37,7 @@ ZOO = {"": ("zoos/digits", "nfn-monomial zoo make")}
 _SIX = "nfn-monomial zoo make --networks 12500 --activations"
 _DEEP, _MNIST = (
     "--channels 10,12,14,10 --set dropout=0 --set optimizers=adam,sgd",
-    "--images mnist14 --channels 12,20 --set dropout=0.7 --set train_fractions=0.5,1",
+    "--images mnist14 --channels 12,20 --set dropout=0.7 --set train_fractions=0.05,0.2",
 )
 SIX_ZOOS = {
     f"zoos/six/{name}": f"{_SIX} {name.split('-')[0]} {how} --seed {seed} --out zoos/six/{name}"
