@@ -77,9 +77,10 @@ register(
 
 One recipe for each model, for all zoos that are given, and all activations in them. The training networks are cut into
 folds; a recipe is trained on some and judged on the others, and given up as soon as it is below the median of those
-before. The chosen recipe and the training without one are then done on all training networks, and compared on the
-validation networks. Test networks are not read. Writes `table.md`, `results.json`, `search.png`, `config.json`, and
-`recipe.json`, which the other experiments on zoos take: `--set recipe=results/tune/recipe.json`.
+before. The best recipe and the training that the model is registered with are then done on all training networks; the
+one that is ahead on the validation networks is the model's recipe. Test networks are not read. Writes `table.md`,
+`results.json`, `search.png`, `config.json`, and `recipe.json`, which the other experiments on zoos take: `--set
+recipe=results/tune/recipe.json`.
 
 All tried recipes are kept: a second call, also with more `trials`, does only what is missing, and tries a recipe again
 whose trainings were cut off. The same seed gives the same search, cut off or not, unless `seconds` ends it.

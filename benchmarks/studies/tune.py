@@ -2,8 +2,9 @@
 
 **Nested validation.** The training networks of every zoo are cut into folds (`cut`). A recipe is trained on the other
 folds and judged on one, in one or several cuts and on all zoos; its score is the mean, so that a model gets one recipe
-for all of them. The zoo's validation networks only confirm the choice, beside the training without a recipe;
-nothing is chosen by them. Test networks are dropped before anything begins.
+for all of them. The best of many scores is partly luck. So that recipe and the training that the model is registered
+with are then done on all training networks, with several seeds: the one that is ahead on the zoos' validation networks
+becomes the model's recipe. Test networks are dropped before anything begins.
 
 **Honest scores.** The epoch that a training keeps is selected on the networks that it is judged on, which flatters
 recipes of many epochs or noisy ones. So the score has two halves: tau of one half of these networks at the epoch that
@@ -69,21 +70,36 @@ STEPS = 10  # places in a training at which recipes are compared
 BLIND = 3  # of these, at the start of a recipe's first training, none is given up
 SPANS = ("learning_rate", "weight_decay", "epochs")
 CHOICES = ("batch_size", "schedule", "average_epochs", "loss")
+FIXED = ("clip_norm", "validate_every", "warmup_steps")
 PLAIN = {"learning_rate": 3e-3, "epochs": 80, "schedule": "one-cycle"}
 """Settings that have worked elsewhere: tried second, in place of those of the first recipe."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The search for a model: all recipes that were tried, the one that was chosen, and the runs that confirm it.
+    """The search for a model: all recipes that were tried, and the best of them beside the training as registered.
 
-    ``runs``: with and without the recipe -> every seed and zoo.
+    Attributes:
+        model: registered name.
+        study: has all recipes that were tried.
+        recipes: the training as registered, and the best of the search.
+        runs: of each of the two: every seed and zoo.
     """
 
     model: str
     study: optuna.Study
-    recipe: Recipe
+    recipes: Mapping[str, Recipe]
     runs: Mapping[str, list[Run]]
+
+    @property
+    def taken(self) -> str:
+        """The one of the two that is ahead on the validation networks; that as registered, where they are equal."""
+        return max(HOW, key=lambda how: _confirmed(self.runs[how])["mean"].mean)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the model."""
+        return self.recipes[self.taken]
 
 
 def check(config: TuneConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
@@ -115,7 +131,7 @@ def tune(
     store: RunStore,
     on_news: Callable[[News], None] = lambda news: None,
 ) -> list[Tuned]:
-    """Searches and confirms, model by model, all that is missing in the store; writes each recipe when it is chosen.
+    """Searches and compares, model by model, all that is missing in the store; writes each recipe when it is chosen.
 
     Args:
         corpora: name -> networks.
@@ -131,12 +147,13 @@ def tune(
     others = read_recipes(store.folder / RECIPES) if (store.folder / RECIPES).exists() else {}  # of other calls
     for model in config.models:
         study = search(model, corpora, config, store.folder, on_news)
-        recipe = recipe_of(study.best_params, config.training)
-        write_recipes(store.folder / RECIPES, others | {t.model: t.recipe for t in tuned} | {model: recipe})
-        plain, better = (_jobs(model, corpora, config, way, config.seeds) for way in (None, recipe))
+        found = recipe_of(study.best_params, config.training)
+        plain, better = (_jobs(model, corpora, config, way, config.seeds) for way in (None, found))
         runs = sweep([*plain, *better], store, on_news)
+        recipes = dict(zip(HOW, (_registered(model, config), found), strict=True))
         by_way = dict(zip(HOW, (runs[: len(plain)], runs[len(plain) :]), strict=True))
-        tuned.append(Tuned(model, study, recipe, by_way))
+        tuned.append(Tuned(model, study, recipes, by_way))
+        write_recipes(store.folder / RECIPES, others | {one.model: one.recipe for one in tuned})
     return tuned
 
 
@@ -311,10 +328,17 @@ def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
 
 def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
     """The recipe with these values; clipping, validation and warm-up are those of ``training``."""
-    fixed = {name: getattr(training, name) for name in ("clip_norm", "validate_every", "warmup_steps")}
+    fixed = {name: getattr(training, name) for name in FIXED}
     options = {name: params[name] for name in OPTIONS if name in params}
     searched = {name: value for name, value in params.items() if name != "loss" and name not in options}
     return Recipe(params["loss"], {**searched, **fixed}, options)
+
+
+def _registered(model: str, config: TuneConfig) -> Recipe:
+    """The training of a model without a recipe, as one: the model keeps its own options."""
+    usual = training_of(model, config.training, "bce")
+    names = (*SPANS, *(name for name in CHOICES if name != "loss"), *FIXED)
+    return Recipe(usual["loss"], {name: getattr(usual["training"], name) for name in names})
 
 
 @contextmanager
@@ -377,7 +401,8 @@ def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
         "models": {
             one.model: {
                 "recipe": asdict(one.recipe),
-                "chosen": _number(one),
+                "taken": one.taken,
+                "best": _number(one),
                 "confirmed": {
                     how: {name: asdict(mean) for name, mean in _confirmed(runs).items()}
                     for how, runs in one.runs.items()
@@ -401,7 +426,7 @@ def tune_report(tuned: Sequence[Tuned], config: TuneConfig) -> Report:
 
 
 def _number(tuned: Tuned) -> int:
-    """Returns the number of the chosen recipe, from 1."""
+    """Returns the number of the best recipe of the search, from 1."""
     return [trial.number for trial in attempts(tuned.study)].index(tuned.study.best_trial.number) + 1
 
 
@@ -427,7 +452,7 @@ def _recipes(tuned: Sequence[Tuned]) -> Table:
     lines = [
         (model_class(one.model).label, how, *(_shown(params.get(name, "-")) for name in names))
         for one in tuned
-        for how, params in (("tried first", attempts(one.study)[0].params), ("chosen", one.study.best_params))
+        for how, params in (("tried first", attempts(one.study)[0].params), ("best", one.study.best_params))
     ]
     return Table(
         "Recipes",
@@ -435,7 +460,9 @@ def _recipes(tuned: Sequence[Tuned]) -> Table:
         tuple(lines),
         text_columns=2,
         names=(0, 1),
-        notes=("tried first: the model's training without a recipe, brought into the searched ranges.",),
+        notes=(
+            "tried first: the model's training as registered, brought into the searched ranges. best: of the search.",
+        ),
     )
 
 
@@ -446,17 +473,18 @@ def _confirmation(tuned: Sequence[Tuned]) -> Table:
         for score, (how, runs) in zip(inner, one.runs.items(), strict=True):
             taus = [mean.show() for mean in _confirmed(runs).values()]
             seeds = str(len({run.settings.seed for run in runs}))
-            lines.append((model_class(one.model).label, how, f"{score:.3f}", *taus, seeds))
+            taken = "yes" if how == one.taken else "no"
+            lines.append((model_class(one.model).label, how, taken, f"{score:.3f}", *taus, seeds))
     zoos = [name for name in _confirmed(tuned[0].runs["tuned"]) if name != "mean"]
     return Table(
-        "Kendall's tau of the chosen recipes",
-        ("model", "training", "tau in the search", *(f"tau {name}" for name in zoos), "tau mean", "seeds"),
+        "Kendall's tau of the best recipes, and of the training as registered",
+        ("model", "training", "taken", "tau in the search", *(f"tau {name}" for name in zoos), "tau mean", "seeds"),
         tuple(lines),
-        text_columns=2,
+        text_columns=3,
         names=(0, 1),
         notes=(
-            "tau in the search: on parts of the training networks, mean over zoos and cuts; it chose the recipe, which "
-            "flatters the chosen one. Others: on the validation networks, which chose nothing but epochs. Tau of one "
+            "tau in the search: on parts of the training networks, mean over zoos and cuts; the best of many, which "
+            "flatters it. Others: on the validation networks; the training with the larger mean is taken. Tau of one "
             "half of the networks at the epoch that the other half selects, and the other way round. No test network "
             f"was read. {over([int(lines[0][-1])]).capitalize()}.",
         ),
@@ -471,11 +499,11 @@ def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
         lines.append((model_class(one.model).label, *map(str, numbers)))
     return Table(
         "Cost of the search",
-        ("model", "recipes tried", "to the end", "given up", "chosen", "seconds"),
+        ("model", "recipes tried", "to the end", "given up", "best", "seconds"),
         tuple(lines),
         notes=(
             f"A recipe is judged on {config.cuts} of {config.folds} folds of every zoo, {config.epochs[0]} to "
-            f"{config.epochs[1]} epochs each; it is given up where it is behind the median. chosen: its number. "
+            f"{config.epochs[1]} epochs each; it is given up where it is behind the median. best: its number. "
             "seconds: for all recipes.",
         ),
     )

@@ -24,7 +24,7 @@ from nfn_monomial.benchmarks.studies import tune as study
 from nfn_monomial.benchmarks.studies.tune import Tuned, attempts, crossed, cut, search, tune
 from nfn_monomial.benchmarks.train.loop import Epoch
 from nfn_monomial.benchmarks.train.recipes import SHIPPED, Recipe, read_recipes, write_recipes
-from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 TRAINING = TrainConfig(epochs=2, batch_size=16)
@@ -93,6 +93,38 @@ def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(searched_on
             assert [test.name for test in run.tests] == ["validation"]
             assert run.tests[0].metrics == run.val
             assert run.settings.training.epochs == (2 if how == "as registered" else chosen.params["epochs"])
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(0.1, "tuned"), (0.0, "as registered"), (-0.1, "as registered")])
+def test_the_training_that_is_ahead_on_the_validation_networks_is_taken(
+    searched_once: tuple[Path, Tuned], gain: float, taken: str
+) -> None:
+    """The best of a search may be luck; so it is compared with the training as registered, on all zoos together."""
+    tuned = searched_once[1]
+
+    def runs(how: str) -> list[Run]:
+        tau = {"relu": 0.5, "tanh": 0.7}
+        if how == "tuned":
+            tau = {"relu": 0.5 + 2 * gain, "tanh": 0.7}
+        metrics = {name: dict.fromkeys(("tau", "first", "second"), value) for name, value in tau.items()}
+        return [replace(run, history=({"metrics": metrics[run.settings.subject]},)) for run in tuned.runs[how]]
+
+    one = replace(tuned, runs={how: runs(how) for how in tuned.runs})
+    assert one.taken == taken
+    assert one.recipe == tuned.recipes[taken]
+    assert [line[2] for line in study.tune_report([one], CONFIG).tables[1].cells] == [
+        "no" if taken == "tuned" else "yes", "yes" if taken == "tuned" else "no",
+    ]  # fmt: skip
+
+
+def test_the_training_as_registered_is_a_recipe(zoos: dict[str, Corpus]) -> None:
+    """By it a model is trained as it is without one, whatever else an experiment says."""
+    for model in ("statnn", "gram-stats"):
+        config = replace(CONFIG, models=(model,), training=replace(TRAINING, schedule="cosine", clip_norm=None))
+        recipe = study._registered(model, config)
+        plain, by_recipe = (study._jobs(model, zoos, config, way, (0,))[0].settings for way in (None, recipe))
+        assert (by_recipe.training, by_recipe.loss, by_recipe.options) == (plain.training, plain.loss, plain.options)
+        assert recipe.apply(TrainConfig(epochs=99, learning_rate=1.0))["training"] == plain.training
 
 
 def test_more_trials_go_on_and_time_ends(
@@ -171,7 +203,7 @@ def test_the_best_tau_so_far_is_compared(
     assert trial.value == pytest.approx((0.5 + 0.9) / 2)
 
 
-def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
+def test_test_networks_are_not_read_and_validation_networks_choose_nothing_in_the_search(
     searched_once: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
 ) -> None:
     class Closed:
