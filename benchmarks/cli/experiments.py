@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
@@ -139,6 +139,7 @@ def _load(
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the data and their description for the record; corpora of several folders are named by these, too."""
     from nfn_monomial.benchmarks.data.formats.detection import load_generalization, load_inr
+    from nfn_monomial.tools.predictors.architectures import MixedActivation
 
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
@@ -154,8 +155,11 @@ def _load(
                 activations = () if len(folders) > 1 else getattr(config, "activations", ())  # others are chosen later
                 read = load_generalization(folder, options, activations=activations, on_progress=progress)
                 if len(folders) > 1:
-                    called = {a: folder_name if a in folder_name.split("-") else f"{folder_name}-{a}" for a in read}
+                    named = [part for part in folder_name.split("-") if part in get_args(MixedActivation)]
+                    called = {a: folder_name if named == [a] else f"{folder_name}-{a}" for a in read}
                     read = {called[a]: replace(corpus, activation=called[a]) for a, corpus in read.items()}
+                if both := set(corpora) & set(read):
+                    raise InvalidValueError(f"two zoos are called {', '.join(both)}: give their folders other names")
                 corpora |= read
                 source |= {name: dict(corpus.source) for name, corpus in read.items()}
     for name, corpus in corpora.items():

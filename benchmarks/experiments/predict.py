@@ -264,8 +264,8 @@ of different architectures are read by the models on graphs.
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
 hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
 hours; zoos, eleven models on six zoos, with ranks and intervals, a day; zoos-paper, the same by the paper's training,
-for 500 networks. `--models all`: all models that
-can read the networks, which takes hours, most of it for those on graphs.
+for 500 networks. `--models all`: all models that can read the networks, which takes hours, most of it for those on
+graphs.
 
 Examples:
 

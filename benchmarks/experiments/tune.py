@@ -39,8 +39,10 @@ class TuneConfig(Settings):
         head_dropout: likewise, see `Head`; like the following settings only for models that have them.
         heads: likewise.
         head_width: likewise.
-        seeds: of the trainings that confirm a recipe; the first is that of the search, too.
-        training: the settings that are not searched, and the training without a recipe.
+        seeds: of the trainings that compare the best recipe with the training as registered; the first is that of the
+            search, too.
+        training: the settings that are not searched, and the training as registered, but for what a model asks for
+            (`Model.train_with`).
     """
 
     models: Some[str] = ("stats", "message-passing-stats", "probes", "combined")

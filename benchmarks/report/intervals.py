@@ -16,7 +16,7 @@ of 100 intervals of two equal models leave out 0. One seed says nothing of train
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -60,6 +60,12 @@ class Outcomes:
         if self.true is not None and self.true.shape != self.answers.shape[1:]:
             raise InvalidValueError(f"true has shape {self.true.shape}, but should have {self.answers.shape[1:]}")
 
+    def of(self, seeds: tuple[int, ...]) -> Outcomes:
+        """Returns the runs of these seeds alone."""
+        if seeds == self.seeds:
+            return self
+        return replace(self, seeds=seeds, answers=self.answers[[self.seeds.index(seed) for seed in seeds]])
+
     @cached_property
     def drawn(self) -> Array:
         """The numbers ``(seeds, 1 + DRAWS)`` on all test networks, and on each draw of them."""
@@ -95,10 +101,11 @@ class Interval:
 
 
 def paired(first: Outcomes | None, second: Outcomes | None) -> tuple[Outcomes, Outcomes] | None:
-    """Returns the two if both were kept, of some seeds in common; else None."""
-    if first is None or second is None or not set(first.seeds) & set(second.seeds):
+    """Returns the two, of the seeds that they have in common; None if there are none, or one was not kept."""
+    common = tuple(seed for seed in first.seeds if seed in second.seeds) if first and second else ()
+    if first is None or second is None or not common:
         return None
-    return first, second
+    return first.of(common), second.of(common)
 
 
 def difference(first: Outcomes, second: Outcomes) -> Interval:

@@ -66,6 +66,7 @@ class Estimate:
 
 
 def steps_per_epoch(run: Run) -> int:
+    """Returns the number of batches that cover the training networks, moved copies included."""
     return -(-run.networks["train"] // run.settings.training.batch_size)
 
 

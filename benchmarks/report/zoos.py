@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
+from nfn_monomial.tools.predictors.architectures import MixedActivation
 from nfn_monomial.tools.predictors.invariants import InvariantModel
 from nfn_monomial.tools.predictors.models import model_class
 from nfn_monomial.tools.report import PALETTE, Table, panels
@@ -40,13 +41,15 @@ def zoo_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
         runs: of `predict_generalization` on several zoos.
         kept: their answers.
     """
-    tables, claims = list[Table](), list[tuple[str, ...]]()
+    tables = list[Table]()
     for trained, taus in _by_number(runs).items():
-        claims += _claims(trained, taus, kept)
         for place, words in enumerate(PLACES):
             tables.append(_table(trained, words, _column(taus, place), taus, runs))
             if lines := _differences(taus, place, kept):
                 tables.append(_compared(trained, words, lines, _zoos(taus)))
+    numbers = dict.fromkeys(run.settings.options.get("train_networks") for run in runs)
+    zoos = list(dict.fromkeys(run.settings.subject for run in runs))
+    claims = [line for number in numbers for line in _claims(number, zoos, kept)]
     return [*tables, claims_table(claims, "means over zoos")] if claims else tables
 
 
@@ -54,7 +57,8 @@ def _by_number(runs: Sequence[Run]) -> dict[str, Taus]:
     """Returns the runs by what they were trained on."""
     numbers: dict[str, Taus] = {}
     for (zoo, trained, model), group in by_model(runs).items():
-        numbers.setdefault(trained.removesuffix(" original"), {}).setdefault(model, {})[zoo] = group
+        some = "all" if trained == "original" else trained.removesuffix(" original")
+        numbers.setdefault(some, {}).setdefault(model, {})[zoo] = group
     return numbers
 
 
@@ -165,23 +169,36 @@ def _compared(trained: str, words: str, lines: Mapping[str, Sequence[Interval]],
     )
 
 
-def _claims(trained: str, taus: Taus, kept: Kept) -> list[tuple[str, ...]]:
-    """Returns the paper's claims on networks of one activation, of the means over all zoos of these."""
+def _claims(number: int | None, zoos: Sequence[str], kept: Kept) -> list[tuple[str, ...]]:
+    """Returns the paper's claims on networks of one activation, of the means over all zoos of these.
+
+    Args:
+        number: of training networks, as `trained_on` has it; None for all.
+        zoos: their names; the last word that is an activation says which they have.
+        kept: their answers.
+    """
+    by_activation = {published.of.split()[0]: published for published in PAPER["predict-generalization"]}
     lines = list[tuple[str, ...]]()
-    for published in PAPER["predict-generalization"]:
-        activation = published.of.split()[0]
-        zoos = [zoo for zoo in _zoos(taus) if activation in zoo.split("-")]
+    for activation, published in by_activation.items():
+        mine = [zoo for zoo in zoos if _activation(zoo) == activation]
         for claim in published.claims:
-            cells = [((row[0], f"{trained} {row[1]}"), column) for row, column in (claim.first, claim.second)]
-            pairs = [paired(*(kept.get((zoo, *cell)) for cell in cells)) for zoo in zoos]
+            cells = [
+                ((row[0], f"{number} {row[1]}" if number else row[1]), column)
+                for row, column in (claim.first, claim.second)
+            ]
+            pairs = [paired(*(kept.get((zoo, *cell)) for cell in cells)) for zoo in mine]
             both = [pair for pair in pairs if pair is not None]
-            if zoos and len(both) == len(zoos):
+            if mine and len(both) == len(mine):
                 means = (statistics.fmean(o.drawn[:, 0].mean() for o in side) for side in zip(*both, strict=True))
                 numbers = " and ".join(f"{mean:.3f}" for mean in means)
                 judged = judge(both, claim.relation, published.least, claim.least)
-                of = f"{activation} zoos, {trained} training networks"
+                of = f"{activation} zoos" + f", {number} training networks" * bool(number)
                 lines.append((of, claim.text, claim.source, numbers, *judged))
     return lines
+
+
+def _activation(zoo: str) -> str:
+    return next((word for word in reversed(zoo.split("-")) if word in get_args(MixedActivation)), "")
 
 
 def draw_zoos(runs: Sequence[Run]) -> Figure:

@@ -70,7 +70,7 @@ STEPS = 10  # places in a training at which recipes are compared
 BLIND = 3  # of these, at the start of a recipe's first training, none is given up
 SPANS = ("learning_rate", "weight_decay", "epochs")
 CHOICES = ("batch_size", "schedule", "average_epochs", "loss")
-FIXED = ("clip_norm", "validate_every", "warmup_steps")
+FIXED = ("clip_norm", "validate_every", "warmup_steps", "patience")
 PLAIN = {"learning_rate": 3e-3, "epochs": 80, "schedule": "one-cycle"}
 """Settings that have worked elsewhere: tried second, in place of those of the first recipe."""
 
@@ -211,7 +211,7 @@ def _prepared(prepare: Callable[[RunSettings], Trial], settings: RunSettings) ->
     trial = prepare(settings)
     return replace(
         trial, metrics=partial(halved, trial.metrics), tests=lambda: [Test("validation", trial.val)],
-        predictor={"unusable": "it was trained to confirm a recipe; train one by predict-generalization"},
+        predictor={"unusable": "it was trained to judge a recipe; train one by predict-generalization"},
     )  # fmt: skip
 
 
@@ -327,7 +327,7 @@ def _first(config: TuneConfig, model: str) -> list[dict[str, Any]]:
 
 
 def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
-    """The recipe with these values; clipping, validation and warm-up are those of ``training``."""
+    """The recipe with these values; clipping, validation, warm-up and patience are those of ``training``."""
     fixed = {name: getattr(training, name) for name in FIXED}
     options = {name: params[name] for name in OPTIONS if name in params}
     searched = {name: value for name, value in params.items() if name != "loss" and name not in options}
@@ -335,7 +335,7 @@ def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
 
 
 def _registered(model: str, config: TuneConfig) -> Recipe:
-    """The training of a model without a recipe, as one: the model keeps its own options."""
+    """The training of a model without a recipe, as one: that of the search, with what the model asks for."""
     usual = training_of(model, config.training, "bce")
     names = (*SPANS, *(name for name in CHOICES if name != "loss"), *FIXED)
     return Recipe(usual["loss"], {name: getattr(usual["training"], name) for name in names})
@@ -520,7 +520,7 @@ def draw_search(tuned: Sequence[Tuned]) -> Figure:
         ax.plot(numbers, taus, "o", color=PALETTE[3], markersize=4, label="to the end")
         if lost:
             ax.plot(*zip(*lost, strict=True), "x", color=PALETTE[7], markersize=5, label="given up: best epoch's tau")
-        ax.axhline(taus[0], color=PALETTE[4], linewidth=0.9, linestyle=":", label="without a recipe")
+        ax.axhline(taus[0], color=PALETTE[4], linewidth=0.9, linestyle=":", label="as registered")
         low = min(taus)
         ax.set_ylim(bottom=low - 0.2 * (max(taus) - low) - 0.005)  # recipes that were given up early may lie far below
         ax.set(xlabel="recipe", ylabel="tau in the search")

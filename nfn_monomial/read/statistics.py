@@ -142,7 +142,7 @@ def _log_root(squares: Tensor) -> Tensor:
 def distribution(x: Tensor) -> Tensor:
     """Moments, quantiles and norm of all entries of a tensor, as `InvariantStatistics` has them.
 
-    ``(B, C, *shape)`` -> ``(B, C, 11)``. By sorting: ``torch.quantile`` refuses more than 16M entries.
+    float64 ``(B, C, *shape)`` -> ``(B, C, 11)``. By sorting: ``torch.quantile`` refuses more than 16M entries.
     """
     x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
     ordered, size = x.sort(-1).values, x.abs()

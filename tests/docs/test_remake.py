@@ -53,6 +53,8 @@ def test_a_preset_brings_its_data() -> None:
         assert check(command)[0][0] == "make"
     assert list(remake.data_of("nfn-monomial tune --data zoos/tuning --preset small")) == ["zoos/tuning"]
     assert remake.data_of("nfn-monomial params") == {}
+    both = "nfn-monomial tune --data zoos/tuning --data zoos/digits"
+    assert list(remake.data_of(both)) == ["zoos/tuning", "zoos/digits"]
 
 
 def test_data_are_made_where_their_commands_are_asked_for() -> None:

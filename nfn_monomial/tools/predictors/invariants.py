@@ -1,8 +1,8 @@
 """Models of up to three kinds of invariants: answers to probes, messages, statistics.
 
 Scales are balanced once, when networks are prepared (`balance`), not in every step, so that only signs and permutations
-remain of the group. Models with probes run the networks, the others see only their weights. One model reads sizes of
-weights, too, as training left them: scalings change its answers.
+remain of the group. Models with probes run the networks, the others see only their weights. One model reads weights
+as training left them, too: scalings and sign flips change its answers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TensorStatistics(nn.Module):
     """Statistics of every tensor as it is, those of `InvariantStatistics` without the balanced form.
 
     They have the sizes that training leaves in layers, which depend on its rate and its weight decay. Permutations of
-    neurons keep them, scalings do not.
+    neurons keep them, scalings and sign flips do not.
     """
 
     def __init__(self, space: WeightSpace) -> None:
@@ -82,7 +82,9 @@ class TensorStatistics(nn.Module):
 
     def forward(self, networks: Mapping[str, Tensor]) -> Tensor:
         """Named tensors ``(B, 1, *shape)`` -> ``(B, out_features)``."""
-        return torch.cat([distribution(networks[name]).flatten(1) for name in self.names], -1)
+        tensors = [networks[name] for name in self.names]
+        wide = torch.cat([distribution(x.double()).flatten(1) for x in tensors], -1)  # powers of large entries
+        return wide.to(tensors[0].dtype)
 
 
 class LinearGenerator(nn.Module):

@@ -14,6 +14,7 @@ from nfn_monomial.benchmarks.models.baselines import StatNN
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.studies.predict import objective
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
+from nfn_monomial.tools.predictors.invariants import TensorStatistics
 from nfn_monomial.tools.predictors.models import Model, NetworkInfo, Standardise, build_model
 
 NETWORKS = 12
@@ -271,3 +272,21 @@ def test_dropout_of_heads_changes_training_alone(name: str) -> None:
     assert not torch.allclose(dropping.train()(inputs), plain.train()(inputs))
     drops = [module for module in dropping.head.modules() if isinstance(module, nn.Dropout)]
     assert [module.p for module in drops] == [0.5, 0.5], "of the vector, and of the first hidden layer"
+
+
+def test_raw_statistics_are_of_every_tensor_as_it_is() -> None:
+    """Means and quartiles among them, passed through ``sign(x) log(1 + |x|)``."""
+    space = small_space("relu")
+    tensors = random_tensors(space, dtype=torch.float32)
+    read = TensorStatistics(space)
+    found = read(tensors).unflatten(-1, (len(read.names), -1))
+    assert read.names == tuple(space.parameters)
+    for i, name in enumerate(read.names):
+        flat = tensors[name].flatten(1).double()
+        quartiles = torch.quantile(flat, torch.linspace(0, 1, 5, dtype=torch.float64), dim=1).T
+        expected = torch.cat([flat.mean(1, keepdim=True), quartiles], 1)
+        torch.testing.assert_close(
+            found[:, i, [0, *range(2, 7)]].double(), expected.sign() * expected.abs().log1p(), rtol=1e-5, atol=1e-6
+        )
+    huge = {name: 1e12 * x for name, x in tensors.items()}
+    assert bool(read(huge).isfinite().all())

@@ -59,6 +59,17 @@ def test_errors_are_equal_within_a_percent_of_the_larger() -> None:
     assert EQUAL_TAU == 0.01
 
 
+def test_means_over_several_sets_are_compared() -> None:
+    """Each set of test networks has its own difference; equal is a percent of the larger mean."""
+    small, large = constant(100.0, 100.0), constant(300.0, 300.0)
+    assert judge([(small, large), (large, small)], "=")[0] == HOLDS
+    assert judge([(small, constant(50.0, 50.0)), (large, constant(310.0, 310.0))], ">")[0] == HOLDS
+    short = replace(small, steps=999)
+    assert judge([(large, small), (large, short)], ">", Least(steps=1000, paper="2,000"))[0] == "not comparable"
+    shares = Outcomes((0, 1), np.tile((np.arange(1024) < 512).astype(float), (2, 1)), None, 100, 1000)
+    assert judge([(shares, shares), (small, constant(100.9, 100.9))], "=")[0] == HOLDS, "errors, not shares"
+
+
 def test_accuracies_are_equal_within_a_hundredth() -> None:
     def right(of: int, count: int = 1024) -> Outcomes:
         return Outcomes((0, 1), np.tile((np.arange(count) < of).astype(float), (2, 1)), None, 100, 1000)

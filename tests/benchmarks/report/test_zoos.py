@@ -142,6 +142,42 @@ def test_claims_of_the_paper_are_of_the_means_over_zoos_of_an_activation() -> No
     assert why.startswith(f"difference {near - far:+.3f} (")
 
 
+def test_claims_are_of_all_numbers_and_also_of_runs_without_one() -> None:
+    whole = [replace(run, settings=replace(run.settings, options={})) for run in runs()]
+    kept = {(zoo, (row[0], "original"), column): of for (zoo, row, column), of in answers().items()}
+    assert [line[0] for line in zoo_tables(whole, kept)[-1].cells] == ["relu zoos"] * 2
+    assert "all training networks" in zoo_tables(whole, kept)[0].title
+    more = [replace(run, settings=replace(run.settings, options={"train_networks": 5000})) for run in runs()]
+    large = {(zoo, (row[0], "5000 original"), column): of for (zoo, row, column), of in answers().items()}
+    table = zoo_tables([*runs(), *more], {**answers(), **large})[-1]
+    assert {line[0] for line in table.cells} == {f"relu zoos, {n} training networks" for n in (500, 5000)}
+    assert "means over zoos" in table.notes[0]
+
+
+def test_a_zoo_is_of_the_last_activation_in_its_name() -> None:
+    names = {"relu-a": "relu-a", "tanh-b": "no-relu-tanh", "relu-c": "prelu-tanh-like-relu"}
+    moved = [replace(run, settings=replace(run.settings, subject=names[run.settings.subject])) for run in runs()]
+    kept = {(names[zoo], row, column): of for (zoo, row, column), of in answers().items()}
+    assert zoo_tables(moved, kept)[-1].cells == zoo_tables(runs(), answers())[-1].cells
+
+
+def test_claims_need_as_much_as_the_paper_s() -> None:
+    """A GNN that saw 500 networks neither holds nor refutes, though its numbers are below."""
+    named = {"STATNN": "GNN", "Grams": "Monomial-NFN"}
+    kept = {(zoo, (named.get(row[0], row[0]), row[1]), column): of for (zoo, row, column), of in answers().items()}
+    said = {line[1]: line[4] for line in zoo_tables(runs(), kept)[-1].cells}
+    assert said["Monomial-NFN is above GNN on networks as they are"] == "not comparable"
+    assert said["Monomial-NFN is above HNP on networks with scales up to 1e4"] == "holds"
+
+
+def test_the_numbers_are_of_the_seeds_that_are_compared() -> None:
+    kept = dict(answers())
+    cell = ("relu-a", ("HNP", "500 original"), "tau original")
+    three = np.concatenate([kept[cell].answers, -kept[cell].answers[:1]])
+    kept[cell] = replace(kept[cell], seeds=(0, 1, 2), answers=three)
+    assert zoo_tables(runs(), kept)[-1].cells == zoo_tables(runs(), answers())[-1].cells
+
+
 def test_a_claim_that_a_zoo_has_no_answers_to_is_not_judged() -> None:
     kept = {cell: of for cell, of in answers().items() if cell != ("relu-c", ("HNP", "500 original"), "tau 1e4")}
     assert [line[1] for line in zoo_tables(runs(), kept)[-1].cells] == [STATNN_FALLS]

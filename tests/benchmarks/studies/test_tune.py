@@ -95,6 +95,20 @@ def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(searched_on
             assert run.settings.training.epochs == (2 if how == "as registered" else chosen.params["epochs"])
 
 
+def test_recipes_are_those_of_the_runs_and_of_other_calls_are_kept(
+    searched_once: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path
+) -> None:
+    tuned = searched_once[1]
+    for how, runs in tuned.runs.items():
+        for run in runs:
+            assert tuned.recipes[how].apply(TRAINING)["training"] == replace(run.settings.training, device="cpu")
+            assert tuned.recipes[how].loss == run.settings.loss
+    others = {"np": tuned.recipe, "statnn": Recipe("mse", {})}
+    write_recipes(tmp_path / "recipe.json", others)
+    (again,) = tune(zoos, replace(CONFIG, trials=1), RunStore(tmp_path))
+    assert read_recipes(tmp_path / "recipe.json") == {"np": tuned.recipe, "statnn": again.recipe}
+
+
 @pytest.mark.parametrize(("gain", "taken"), [(0.1, "tuned"), (0.0, "as registered"), (-0.1, "as registered")])
 def test_the_training_that_is_ahead_on_the_validation_networks_is_taken(
     searched_once: tuple[Path, Tuned], gain: float, taken: str
@@ -105,13 +119,14 @@ def test_the_training_that_is_ahead_on_the_validation_networks_is_taken(
     def runs(how: str) -> list[Run]:
         tau = {"relu": 0.5, "tanh": 0.7}
         if how == "tuned":
-            tau = {"relu": 0.5 + 2 * gain, "tanh": 0.7}
+            tau = {"relu": 0.5 - gain, "tanh": 0.7 + 2 * gain}  # zoos disagree
         metrics = {name: dict.fromkeys(("tau", "first", "second"), value) for name, value in tau.items()}
         return [replace(run, history=({"metrics": metrics[run.settings.subject]},)) for run in tuned.runs[how]]
 
     one = replace(tuned, runs={how: runs(how) for how in tuned.runs})
     assert one.taken == taken
     assert one.recipe == tuned.recipes[taken]
+    assert study.tune_report([one], CONFIG).results["models"]["statnn"]["taken"] == taken
     assert [line[2] for line in study.tune_report([one], CONFIG).tables[1].cells] == [
         "no" if taken == "tuned" else "yes", "yes" if taken == "tuned" else "no",
     ]  # fmt: skip
@@ -120,11 +135,12 @@ def test_the_training_that_is_ahead_on_the_validation_networks_is_taken(
 def test_the_training_as_registered_is_a_recipe(zoos: dict[str, Corpus]) -> None:
     """By it a model is trained as it is without one, whatever else an experiment says."""
     for model in ("statnn", "gram-stats"):
-        config = replace(CONFIG, models=(model,), training=replace(TRAINING, schedule="cosine", clip_norm=None))
+        training = replace(TRAINING, schedule="cosine", clip_norm=None, patience=7, warmup_steps=3)
+        config = replace(CONFIG, models=(model,), training=training)
         recipe = study._registered(model, config)
         plain, by_recipe = (study._jobs(model, zoos, config, way, (0,))[0].settings for way in (None, recipe))
         assert (by_recipe.training, by_recipe.loss, by_recipe.options) == (plain.training, plain.loss, plain.options)
-        assert recipe.apply(TrainConfig(epochs=99, learning_rate=1.0))["training"] == plain.training
+        assert recipe.apply(TrainConfig(epochs=99, learning_rate=1.0, patience=1))["training"] == plain.training
 
 
 def test_more_trials_go_on_and_time_ends(
