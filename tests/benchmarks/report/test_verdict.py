@@ -64,6 +64,8 @@ def test_means_over_several_sets_are_compared() -> None:
     small, large = constant(100.0, 100.0), constant(300.0, 300.0)
     assert judge([(small, large), (large, small)], "=")[0] == HOLDS
     assert judge([(small, constant(50.0, 50.0)), (large, constant(310.0, 310.0))], ">")[0] == HOLDS
+    apart = [(constant(x, x), constant(x + 1.5, x + 1.5)) for x in (1.0, 199.0)]  # a percent of 101.5 is less
+    assert judge(apart, "=")[0] == FAILS
     short = replace(small, steps=999)
     assert judge([(large, small), (large, short)], ">", Least(steps=1000, paper="2,000"))[0] == "not comparable"
     shares = Outcomes((0, 1), np.tile((np.arange(1024) < 512).astype(float), (2, 1)), None, 100, 1000)
