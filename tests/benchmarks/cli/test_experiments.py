@@ -92,6 +92,17 @@ def test_tune_takes_several_zoos(zoo: Path, tmp_path: Path, asked: list[tuple[An
     assert "several folders have one name" in said(*command, "--data", zoo, code=2)
 
 
+def test_no_zoo_takes_the_place_of_another(zoo: Path, tmp_path: Path, asked: list[tuple[Any, Any]]) -> None:
+    """Whatever their folders are called; the last word of a name that is an activation is the zoo's own."""
+    other, some, also = (shutil.copytree(zoo, tmp_path / name) for name in ("relu-tanh", "some", "some-relu"))
+    command = ("tune", "--data", zoo, "--out", tmp_path / "tuned", "--set", "trials=2")
+    said(*command, "--data", other)
+    names = [*(f"{zoo.name}-{a}" for a in ("relu", "tanh")), *(f"relu-tanh-{a}" for a in ("relu", "tanh"))]
+    assert list(asked[0][0]) == names
+    text = said(*command, "--data", some, "--data", also, code=2)
+    assert "two zoos are called some-relu: give their folders other names" in text
+
+
 def test_a_choice_of_activations_is_one_among_all_zoos(zoo: Path, tmp_path: Path) -> None:
     """Zoos have the same names with it and without, and one that has none of these networks is left out."""
     other, tanh = shutil.copytree(zoo, tmp_path / "some-relu"), tmp_path / "tanhs"
