@@ -78,9 +78,9 @@ register(
         """Search how models are best trained: learning rate and its schedule, decay, epochs, batches, averaging, loss.
 
 One recipe for each model, for all zoos that are given, and all activations in them. The training networks are cut into
-folds; a recipe is trained on some and judged on the others, and given up as soon as it is below the median of those
-before. The best recipe and the training that the model is registered with are then done on all training networks; the
-one that is ahead on the validation networks is the model's recipe. Test networks are not read. Writes `table.md`,
+folds; a recipe is trained on some and judged on the others, and given up as soon as it is not among the best third of
+those before. The best recipe and the training that the model is registered with are then done on all training networks;
+the one that is ahead on the validation networks is the model's recipe. Test networks are not read. Writes `table.md`,
 `results.json`, `search.png`, `config.json`, and `recipe.json`, which the other experiments on zoos take: `--set
 recipe=results/tune/recipe.json`.
 

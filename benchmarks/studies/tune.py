@@ -10,11 +10,11 @@ becomes the model's recipe. Test networks are dropped before anything begins.
 recipes of many epochs or noisy ones. So the score has two halves: tau of one half of these networks at the epoch that
 the other half selects, and the other way round (`crossed`).
 
-**The search** is optuna's: a tree-structured Parzen estimator proposes, `MedianPruner` gives up a recipe that is behind
-the median of those before it at the same place of their trainings, and a journal for each model keeps them all.
-A proposal depends on the seed, on its number and on the recipes before it that ended or were given up, and on nothing
-else: a search that was cut off continues with the recipe it was at, from that recipe's first epoch, and is then the
-same as one that was not. Only a limit in seconds makes it depend on the machine.
+**The search** is optuna's: a tree-structured Parzen estimator proposes, `PercentilePruner` gives up a recipe that is
+not among the best third of those before it at the same place of their trainings, and a journal for each model keeps
+them all. A proposal depends on the seed, on its number and on the recipes before it that ended or were given up, and on
+nothing else: a search that was cut off continues with the recipe it was at, from that recipe's first epoch, and is then
+the same as one that was not. Only a limit in seconds makes it depend on the machine.
 """
 
 from __future__ import annotations
@@ -60,13 +60,14 @@ from .predict import plan, selected
 
 __all__ = ["STUDY", "VERSION", "Tuned", "attempts", "check", "crossed", "cut", "search", "tune", "tune_report"]
 
-VERSION = 2  # raise it when results change, or finished runs of before are taken for new ones
+VERSION = 3  # raise it when results change, or finished runs of before are taken for new ones
 COMPUTED_BY = ("studies/predict.py",)
 """Modules that the results depend on, besides this one and training; a test names VERSION when they change."""
 RECIPES = "recipe.json"
 HALVES = ("first", "second")
 HOW = ("as registered", "tuned")
 STEPS = 10  # places in a training at which recipes are compared
+BEST = 100 / 3  # percent of the recipes at a place, of which one has to be to go on
 BLIND = 3  # of these, at the start of a recipe's first training, none is given up
 SPANS = ("learning_rate", "weight_decay", "epochs")
 CHOICES = ("batch_size", "schedule", "average_epochs", "loss")
@@ -356,7 +357,7 @@ def _quiet() -> Iterator[None]:
 
 def _opened(path: Path, name: str, startup: int) -> optuna.Study:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=BLIND)
+    pruner = optuna.pruners.PercentilePruner(BEST, n_startup_trials=startup, n_warmup_steps=BLIND)
     if path.exists():  # a line that a full disk has cut off would spoil the next one
         with path.open("rb+") as journal:
             journal.truncate(journal.read().rfind(b"\n") + 1)
@@ -503,7 +504,7 @@ def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
         tuple(lines),
         notes=(
             f"A recipe is judged on {config.cuts} of {config.folds} folds of every zoo, {config.epochs[0]} to "
-            f"{config.epochs[1]} epochs each; it is given up where it is behind the median. best: its number. "
+            f"{config.epochs[1]} epochs each; it is given up where it is not among the best third. best: its number. "
             "seconds: for all recipes.",
         ),
     )

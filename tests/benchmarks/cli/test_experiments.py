@@ -140,7 +140,7 @@ def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkey
         ("ablation", "zoos/digits is not there: make it by `nfn-monomial zoo make`"),
         (
             "predict-generalization --preset zoos",
-            "zoos/six/tanh-mnist are not there: make them by `nfn-monomial zoo make --networks 12500 --activations",
+            "zoos/six/tanh-mnist are not there: make them by `nfn-monomial zoo make --networks 2500 --activations",
         ),
         ("predict-generalization --preset zoos-paper", "zoos/six/relu-wide"),
         ("edit-inr --set task=contrast", "inrs/crops is not there: make it by `nfn-monomial inr make --images crops`"),

@@ -1,4 +1,4 @@
-"""A recipe is given up if it is behind the median of those before, whatever their mean is."""
+"""A recipe is given up if it is not among the best third of those before, whatever their mean and median are."""
 
 from pathlib import Path
 
@@ -21,11 +21,12 @@ CONFIG = TuneConfig(
 @pytest.mark.parametrize(
     ("taus", "state"),
     [
-        ([0.9, 0.8, 0.1, 0.7], TrialState.PRUNED),  # behind the median, 0.8, and ahead of the mean, 0.6
-        ([0.1, 0.2, 0.9, 0.3], TrialState.COMPLETE),  # ahead of the median, 0.2, and behind the mean, 0.4
+        ([0.9, 0.8, 0.1, 0.82], TrialState.PRUNED),  # behind 0.833, ahead of the median, 0.8, and of the mean, 0.6
+        ([0.1, 0.2, 0.9, 0.42], TrialState.PRUNED),  # behind 0.433, ahead of the mean, 0.4
+        ([0.1, 0.2, 0.9, 0.45], TrialState.COMPLETE),
     ],
 )
-def test_a_recipe_behind_the_median_is_given_up(
+def test_a_recipe_behind_the_best_third_is_given_up(
     taus: list[float], state: TrialState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipes: list[optuna.Trial] = []
