@@ -1,6 +1,7 @@
 """The search for recipes: nested, honest, the same wherever it was cut off, and read by the other experiments."""
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -297,17 +298,22 @@ def test_recipes_are_what_models_are_trained_by(tmp_path: Path, zoos: dict[str, 
 
 def test_shipped_recipes_are_those_of_the_committed_search(zoos: dict[str, Corpus]) -> None:
     shipped = read_recipes(SHIPPED)
-    grams = shipped.pop("gram-stats")  # that of stats, several heads, and an average
-    assert shipped.pop("gram-probes") == grams
-    stats = shipped["stats"]
-    assert grams.training | {"average_epochs": 0.0} == stats.training
-    assert grams.options | {"heads": 1} == stats.options
     assert shipped == read_recipes(RESULTS / "tune" / "recipe.json")
-    settings = {job.settings.model: job.settings for job in predict.plan(replace(PREDICT["tuned"], widen=0), zoos)}
-    assert {"stats", "statnn"} < set(shipped) < set(settings)
-    for model, recipe in shipped.items():
-        assert settings[model].training.learning_rate == recipe.training["learning_rate"]
-        assert settings[model].loss == recipe.loss
+    config = PREDICT["zoos"]
+    assert set(config.models) <= set(shipped), "one search for all of them"
+    settings = {job.settings.model: job.settings for job in predict.plan(replace(config, train_networks=()), zoos)}
+    for model in config.models:
+        assert settings[model].training.learning_rate == shipped[model].training["learning_rate"]
+        assert settings[model].loss == shipped[model].loss
+
+
+def test_all_models_of_the_committed_search_had_the_same_budget() -> None:
+    results = json.loads((RESULTS / "tune" / "results.json").read_text(encoding="utf-8"))["models"]
+    assert set(results) == set(read_recipes(SHIPPED))
+    assert {len(found["tried"]) for found in results.values()} == {24}
+    for model, found in results.items():
+        means = {how: taus["mean"]["mean"] for how, taus in found["confirmed"].items()}
+        assert means[found["taken"]] == max(means.values()), model
 
 
 @pytest.mark.parametrize(
