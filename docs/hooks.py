@@ -91,6 +91,8 @@ def linked(markdown: str, page: str) -> str:
         markdown = re.sub(r"\]\((?:README|table)\.md", f"]({name}", markdown)
         markdown = re.sub(r"\]\(\.\./(?=search\.md)", "](../benchmarks/results/", markdown)
         return re.sub(r"\]\((?=[\w-]+\.png)", f"](../benchmarks/results/{name.removesuffix('.md')}/", markdown)
+    if folder == "benchmarks/results":  # written beside the folders of results
+        markdown = re.sub(r"\]\((?=(?:frozen/)?[\w-]+/(?:README|table)\.md)", "](../../benchmarks/results/", markdown)
     if page in ("index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):  # written at the top
         markdown = re.sub(r"\]\(docs/", "](", markdown)
     else:

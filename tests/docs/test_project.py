@@ -82,6 +82,8 @@ def test_tests_are_collected_without_what_builds_the_pages(modules_of_collection
         ("results/demo.md", "[a](table.md#b) [c](../tune/README.md)", "[a](demo.md#b) [c](tune.md)"),
         ("results/demo.md", "![a](a.png) [b](../search.md)",
          "![a](../benchmarks/results/demo/a.png) [b](../benchmarks/results/search.md)"),
+        ("benchmarks/results/search.md", "[a](tune/README.md) [b](frozen/merge/README.md)",
+         "[a](../../results/tune.md) [b](../../results/frozen.md#merge)"),
         ("results.md", "[a](../benchmarks/results/frozen/merge/README.md)", "[a](results/frozen.md#merge)"),
         ("results/frozen.md", "[a](#merge) [b](../demo/README.md)", "[a](#merge) [b](demo.md)"),
         ("results/demo.md", "[a](../frozen/merge/README.md)", "[a](frozen.md#merge)"),
