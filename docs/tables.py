@@ -45,7 +45,7 @@ FROZEN = RESULTS / "frozen"  # folders whose code has left the package
 BLOCK = re.compile(r"(<!-- table\n(.*?)-->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 NUMBERS = re.compile(r"(<!-- numbers\n(.*?)-->\n)(.*?)(<!-- end of numbers -->)", re.DOTALL)
 SCORECARD = re.compile(r"(<!-- scorecard -->\n)(.*?)(<!-- end of scorecard -->)", re.DOTALL)
-VERDICTS = ("holds", "does not hold", "cannot be told")
+VERDICTS = ("holds", "does not hold", "cannot be told", "not comparable")
 
 
 @dataclass(frozen=True)
@@ -164,19 +164,24 @@ def numbers(wishes: str, page: Path) -> str:
 
 
 def scorecard(page: Path) -> str:
-    """The claims of the paper that were measured: where they hold, do not hold, or cannot be told."""
+    """The claims of the paper that were measured: what each folder says of them, and the difference that it saw."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for path in sorted((ROOT / RESULTS).glob("*/table.md")):
         for table in read_tables(path.read_text(encoding="utf-8")):
             for row in table.rows if "Claims of the paper" in table.above else ():
                 cells = dict(zip(table.header, row, strict=True))
                 if not cells["why"].startswith("not measured"):
-                    claim = f"{cells['of'].split()[0].lower()}: {cells['claim']}"
-                    verdicts = found.setdefault((claim, cells["paper"]), {})
-                    name = path.parent.name
-                    verdicts.setdefault(cells["verdict"], []).append(f"[{name}]({_link(name, page)})")
-    lines = [(*key, *(", ".join(said.get(verdict, ())) for verdict in VERDICTS)) for key, said in sorted(found.items())]
-    return _written((("claim", "paper", *VERDICTS), ("---",) * 5, *lines))
+                    key = f"{cells['of'].split()[0].lower()}: {cells['claim']}", cells["paper"]
+                    seen = f"[{path.parent.name}]({_link(path.parent.name, page)})"
+                    difference = re.search(r"^difference( \S.*)", cells["why"])
+                    found.setdefault(key, {}).setdefault(cells["verdict"], []).append(
+                        seen + difference[1] if difference else seen
+                    )
+    lines = [
+        (*key, "; ".join(f"{verdict}: {', '.join(said[verdict])}" for verdict in VERDICTS if verdict in said))
+        for key, said in sorted(found.items())
+    ]
+    return _written((("claim", "paper", "here"), ("---",) * 3, *lines))
 
 
 def _written(rows: Sequence[tuple[str, ...]]) -> str:

@@ -48,7 +48,7 @@ def test_frozen_folders_have_a_section_each_that_says_which_commit_has_the_code(
 
 @pytest.mark.parametrize("name", SHOWING)
 def test_numbers_stand_in_such_tables_only(name: str) -> None:
-    rest = tables.NUMBERS.sub("", tables.BLOCK.sub("", read(name)))
+    rest = tables.SCORECARD.sub("", tables.NUMBERS.sub("", tables.BLOCK.sub("", read(name))))
     assert not re.findall(r"^\|.*\d\.\d.*\|$", rest, flags=re.MULTILINE)
 
 
@@ -119,19 +119,26 @@ CLAIMS = """**Claims of the paper**
 
 | of | claim | verdict | paper | why |
 | --- | --- | --- | --- | --- |
-| relu networks | A is above B | {verdict} | Table 1 | difference |
+| relu networks | A is above B | {verdict} | Table 1 | {why} |
 | relu networks | A is above C | cannot be told | Table 1 | not measured: C |
 """
 
 
 def test_numbers_and_claims_are_gathered_from_all_folders(folder: Path) -> None:
-    for name, verdict in {"a": "holds", "b": "does not hold", "c": "holds"}.items():
+    said = {
+        "a": ("holds", "difference +0.1 (+0.0 to +0.2)"),
+        "b": ("does not hold", "difference -0.2 (-0.3 to -0.1)"),
+        "c": ("holds", "difference +0.3, one seed"),
+        "d": ("not comparable", "9 steps; the paper has 10"),
+    }
+    for name, (verdict, why) in said.items():
         (folder / tables.RESULTS / name).mkdir(parents=True)
-        text = TABLE + "\n" + CLAIMS.format(verdict=verdict)
+        text = TABLE + "\n" + CLAIMS.format(verdict=verdict, why=why)
         (folder / tables.RESULTS / name / "table.md").write_text(text, encoding="utf-8")
-    a, b, c = (f"[{name}](benchmarks/results/{name}/README.md)" for name in "abc")
+    a, b, c, d = (f"[{name}](benchmarks/results/{name}/README.md)" for name in said)
     assert tables.scorecard(folder / "page.md").split("\n")[3:-2] == [
-        f"| relu: A is above B | Table 1 | {a}, {c} | {b} |  |"
+        f"| relu: A is above B | Table 1 | holds: {a} +0.1 (+0.0 to +0.2), {c} +0.3, one seed; does not hold: {b} -0.2 "
+        f"(-0.3 to -0.1); not comparable: {d} |"
     ]
     text = tables.numbers("what; one; two; three\nfirst; a; One; tau; A; -; B\n", folder / "page.md")
     assert text.split("\n")[3:-2] == ["| [first](benchmarks/results/a/README.md) | A 0.1 ±0.2 | - | B - |"]
