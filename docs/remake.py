@@ -68,15 +68,26 @@ def run(command: str, *more: str) -> None:
         sys.exit(done.returncode)
 
 
+def commits(folder: Path) -> list[str]:
+    """The commits that the runs of a folder were made at, which may be older than its tables."""
+    results = folder / "results.json"
+    made = json.loads(results.read_text(encoding="utf-8")).get("environments", []) if results.exists() else []
+    return [each["commit"] for each in made if each["commit"]]
+
+
 def copy(source: Path, target: Path, command: str) -> None:
-    """Copies the files that a page shows, and writes down the command and the version that made them."""
+    """Copies the files that a page shows, in place of those of earlier ones, and writes down what made them."""
     target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(path for pattern in REPORTED for path in source.glob(pattern)):
+    shown = sorted(path for pattern in REPORTED for path in source.glob(pattern))
+    for path in shown:
         write_atomically(target / path.name, path.read_bytes())
+    for path in {path for pattern in REPORTED for path in target.glob(pattern)}:
+        if path.name not in {each.name for each in shown}:
+            path.unlink()
     made: dict[str, Any] = {
         "command": command,
         "version": __version__,
-        "commit": environment("cpu")["commit"],
+        "commits": commits(source) or [environment("cpu")["commit"]],
         "date": datetime.now(UTC).date().isoformat(),
     }
     write_atomically(target / "made.json", (json.dumps(made, indent=1) + "\n").encode())

@@ -215,8 +215,8 @@ def made(folder: Path) -> str:
         return ""
     said = json.loads((folder / "made.json").read_text(encoding="utf-8"))
     command = f"`{said['command']}`" if said["command"] else "a command that was not recorded"
-    commit = said["commit"][:7] + "+" * said["commit"].endswith("+") if said["commit"] else "not recorded"
-    return f"Made by {command}; commit {commit}, version {said['version']}, {said['date']}."
+    commits = [commit[:7] + "+" * commit.endswith("+") for commit in said["commits"] if commit] or ["not recorded"]
+    return f"Made by {command}; commit {' and '.join(commits)}, version {said['version']}, {said['date']}."
 
 
 def again(name: str) -> str:

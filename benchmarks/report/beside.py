@@ -13,22 +13,25 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, TestResult
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import Report, Table
 
 from .intervals import Interval, Outcomes, mean_difference, paired
 from .published import AS_IN_PAPER, PAPER, Least, Published, Relation, Row
 from .tables import over, steps_per_epoch, trained_on
 
-__all__ = ["RULE", "Kept", "beside_paper", "claims_table", "judge", "kept_outcomes", "verdict"]
+__all__ = ["RULE", "Kept", "as_in_paper", "beside_paper", "claims_table", "judge", "kept_outcomes", "verdict"]
 
 EQUAL_TAU = 0.01  # rank correlations and accuracies that differ by less are the same
 EQUAL_ERROR = 0.01  # likewise, errors, as a share of the larger one
 RULE = (
     "A claim holds if the whole 95 % interval of the difference is on its side, and does not hold if it is on the "
     f"other; numbers are the same if the interval lies within {EQUAL_TAU} (tau, accuracy) or {EQUAL_ERROR:.0%} "
-    "(errors). The interval is of a paired bootstrap over test networks, and of Student's distribution over seeds."
+    "(errors), and one is as good as another if the interval ends nowhere further below. The interval is of a paired "
+    "bootstrap over test networks, and of Student's distribution over seeds."
 )
 
 Kept = Mapping[tuple[str, Row, str], Outcomes]
@@ -46,27 +49,50 @@ def kept_outcomes(
         store: that has them.
         column: of the table that shows a test set; empty for none.
         train_sets: whether rows are named by model and train set, or by the model alone.
+
+    Raises:
+        ValueError: if answers of a run are missing, or its test networks have other true values than those of another
+            seed.
     """
     kept: dict[tuple[str, Row, str], dict[int, tuple[Run, Any, Any]]] = {}
     for run in runs:
         tensors, settings = store.artifacts(run.settings), run.settings
         row = (run.label, *[trained_on(settings)] * train_sets)
         for test in run.tests:
+            if not (name := column(test)):
+                continue
             answers, true = (tensors.get(f"{test.name}: {what}") for what in ("answers", "true"))
-            if (name := column(test)) and answers is not None:
-                kept.setdefault((settings.subject, row, name), {}).setdefault(settings.seed, (run, answers, true))
-    ours = sorted(kept.items(), key=lambda item: item[0][1][0] in AS_IN_PAPER)  # those last, which take another's place
+            if answers is None:
+                raise InvalidValueError(
+                    f"the answers to {test.name!r} are missing in {store.run_file(settings)}: remove this file, and "
+                    "the same command makes it again"
+                )
+            by_seed = kept.setdefault((settings.subject, row, name), {})
+            first = next(iter(by_seed.values()), (run, answers, true))[2]
+            if (first is None) != (true is None) or not (first is None or torch.equal(first, true)):
+                raise InvalidValueError(f"{store.run_file(settings)} was tested on other networks than another seed")
+            by_seed.setdefault(settings.seed, (run, answers, true))
     return {
-        (subject, (AS_IN_PAPER.get(label, label), *train_set), name): Outcomes(
+        cell: Outcomes(
             tuple(by_seed),
             np.stack([answers.double().numpy() for _, answers, _ in by_seed.values()]),
             None if true is None else true.double().numpy(),
             min(_seen(run) for run, _, _ in by_seed.values()),
             min(_steps(run) for run, _, _ in by_seed.values()),
         )
-        for (subject, (label, *train_set), name), by_seed in ours
+        for cell, by_seed in kept.items()
         for _, _, true in list(by_seed.values())[:1]
     }
+
+
+def as_in_paper(kept: Kept) -> Kept:
+    """Returns the answers by the names that the paper's models have: those of `AS_IN_PAPER` in place of others."""
+    renamed = {
+        (subject, (AS_IN_PAPER[label], *rest), column): outcomes
+        for (subject, (label, *rest), column), outcomes in kept.items()
+        if label in AS_IN_PAPER
+    }
+    return {**kept, **renamed}
 
 
 def _seen(run: Run) -> int:
@@ -90,6 +116,7 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
     """
     tables: list[Table] = []
     lines: list[tuple[str, ...]] = []
+    kept = as_in_paper(kept)
     for table in report.tables:
         published = next((p for p in PAPER.get(experiment, ()) if f" {p.of}" in f" {table.title}"), None)
         if published is None or not {*published.columns} & {*table.header}:
@@ -106,7 +133,7 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
             pair = paired(*(kept.get((table.subject, row, column)) for row, column in (claim.first, claim.second)))
             if pair is not None:
                 numbers = " and ".join(ours[row][column] for row, column in (claim.first, claim.second))
-                judged = judge([pair], claim.relation, published.least, claim.least)
+                judged = judge([pair], claim.relation, published.least, claim.least, percent=published.percent)
                 lines.append((_subject(table), claim.text, claim.source, numbers, *judged))
     if not tables:
         return report
@@ -169,13 +196,16 @@ def _beside(
     )
 
 
-def judge(pairs: Sequence[tuple[Outcomes, Outcomes]], relation: Relation, *least: Least) -> tuple[str, str]:
+def judge(
+    pairs: Sequence[tuple[Outcomes, Outcomes]], relation: Relation, *least: Least, percent: bool = False
+) -> tuple[str, str]:
     """Judges a claim on two numbers, or on their means over several sets of test networks, and says why.
 
     Args:
         pairs: of two models, on each set of test networks.
         relation: the first is larger (``>``), at least as large (``>=``) or the same (``=``).
         least: what runs need to be comparable with the paper's.
+        percent: whether the difference is told in percent.
 
     Returns:
         ``holds``, ``does not hold``, ``cannot be told`` or ``not comparable``, and the difference with its interval.
@@ -187,14 +217,14 @@ def judge(pairs: Sequence[tuple[Outcomes, Outcomes]], relation: Relation, *least
             if outcomes.networks < needed.networks:
                 return "not comparable", f"{outcomes.networks:,} training networks; the paper has {needed.paper}"
     interval = mean_difference(pairs)
+    shares = all(o.true is not None or set(np.unique(o.answers)) <= {0.0, 1.0} for o in itertools.chain(*pairs))
+    difference = f"difference {interval.show(1, 100) if percent else interval.show(3 if shares else 4)}"
     if interval.low is None:
-        return "cannot be told", f"difference {interval.show()}, one seed"
+        return "cannot be told", f"{difference}, one seed"
     sides = tuple(zip(*pairs, strict=True))
     size = max(abs(float(np.mean([outcomes.drawn[:, 0].mean() for outcomes in side]))) for side in sides)
-    shares = all(o.true is not None or set(np.unique(o.answers)) <= {0.0, 1.0} for o in itertools.chain(*pairs))
-    digits = 3 if shares else 4
     bound = EQUAL_TAU if shares else EQUAL_ERROR * size
-    return verdict(interval, relation, bound), f"difference {interval.show(digits)}"
+    return verdict(interval, relation, bound), difference
 
 
 def verdict(interval: Interval, relation: Relation, bound: float) -> str:

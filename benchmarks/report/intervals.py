@@ -7,10 +7,11 @@ The interval of a difference has both of its sources:
   bootstrap), and the number of every run is counted on them;
 - *training*: the differences of seeds that both models have, as they are on all test networks. They are few, so their
   mean is drawn from Student's distribution about itself: two or three seeds that are drawn again from one another vary
-  too little.
+  too little. Over several zoos it is the means over these, because a seed begins with the same weights in all of them.
 
-Seeds also differ because there are few test networks. That part counts twice, so intervals are rather too wide: 0 to 5
-of 100 intervals of two equal models leave out 0. One seed says nothing of training, and so has no interval.
+Seeds also differ because there are few test networks. That part counts twice, so intervals are rather too wide: 0 to 6
+of 100 intervals of two equal models leave out 0. One seed says nothing of training, and so has no interval. What all
+seeds have in common, such as one set of training networks, no interval knows, nor what other zoos would be like.
 """
 
 from __future__ import annotations
@@ -95,9 +96,9 @@ class Interval:
     low: float | None
     high: float | None
 
-    def show(self, digits: int = 3) -> str:
-        mean = f"{self.mean:+.{digits}f}"
-        return mean if self.low is None else f"{mean} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+    def show(self, digits: int = 3, times: float = 1) -> str:
+        mean, *ends = (f"{times * x:+.{digits}f}" for x in (self.mean, self.low, self.high) if x is not None)
+        return f"{mean} ({' to '.join(ends)})" if ends else mean
 
 
 def paired(first: Outcomes | None, second: Outcomes | None) -> tuple[Outcomes, Outcomes] | None:
@@ -120,35 +121,34 @@ def difference(first: Outcomes, second: Outcomes) -> Interval:
 def mean_difference(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> Interval:
     """Returns the mean of the differences of pairs that are of independent test networks, such as those of zoos.
 
-    Their variances over seeds are pooled, with as many degrees of freedom as Satterthwaite gives them.
+    The seeds are those that all pairs have.
 
     Raises:
         ValueError: as `difference`.
     """
-    by_seed = [_by_seed(*pair) for pair in pairs]
-    mean = float(np.mean([each[:, 0].mean() for each in by_seed]))
-    if min(map(len, by_seed)) == 1:
+    every = [outcomes.seeds for pair in pairs for outcomes in pair]
+    seeds = [seed for seed in every[0] if all(seed in each for each in every)]
+    if not seeds:
+        raise InvalidValueError(f"there is no seed in common: {', '.join(map(str, dict.fromkeys(every)))}")
+    by_seed = np.stack([_by_seed(*pair, seeds) for pair in pairs])
+    trained = by_seed[:, :, 0].mean(0)
+    mean = float(trained.mean())
+    if len(seeds) == 1:
         return Interval(mean, None, None)
     orders = [np.random.default_rng(number).permutation(DRAWS) for number in range(len(pairs))]  # independent zoos
     networks = np.mean([each[:, 1:].mean(0)[order] for each, order in zip(by_seed, orders, strict=True)], axis=0)
-    variances = np.array([each[:, 0].var(ddof=1) / len(each) for each in by_seed])
-    freedom = np.array([len(each) - 1 for each in by_seed])
-    degrees = variances.sum() ** 2 / max((variances**2 / freedom).sum(), 1e-300) if variances.any() else 1.0
     places = (np.arange(DRAWS) + 0.5) / DRAWS  # evenly, because the ends of the distribution are far out
-    training = student.ppf(np.random.default_rng(len(pairs)).permutation(places), degrees)
-    draws = networks + training * np.sqrt(variances.sum()) / len(pairs)
+    training = student.ppf(np.random.default_rng(len(pairs)).permutation(places), len(seeds) - 1)
+    draws = networks + training * np.sqrt(trained.var(ddof=1) / len(seeds))
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean, float(low), float(high))
 
 
-def _by_seed(first: Outcomes, second: Outcomes) -> Array:
+def _by_seed(first: Outcomes, second: Outcomes, seeds: Sequence[int]) -> Array:
     """Returns the differences ``(seeds, 1 + DRAWS)`` on all test networks, and on each draw of them."""
     if first.answers.shape[1:] != second.answers.shape[1:] or not _equal(first.true, second.true):
         raise InvalidValueError("two models are compared on the same test networks, but these are of different ones")
-    common = [seed for seed in first.seeds if seed in second.seeds]
-    if not common:
-        raise InvalidValueError(f"there is no seed in common: {first.seeds} and {second.seeds}")
-    rows = [[outcomes.seeds.index(seed) for seed in common] for outcomes in (first, second)]
+    rows = [[outcomes.seeds.index(seed) for seed in seeds] for outcomes in (first, second)]
     differences: Array = first.drawn[rows[0]] - second.drawn[rows[1]]
     return differences
 

@@ -17,7 +17,7 @@ Cell = tuple[Row, str]
 Relation = Literal[">", ">=", "="]
 
 AS_IN_PAPER: Mapping[str, str] = {"GNN (5.5M)": "GNN"}
-"""A model of ours that is more like the paper's than that of the paper's name, in whose place it is compared."""
+"""A model of ours that is more like the paper's than that of the paper's name, in whose place claims look at it."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Published:
         spread: what the paper's ± is.
         claims: that can be looked up in the table.
         least: of all of them.
+        percent: whether the columns are shares in percent.
     """
 
     of: str
@@ -66,6 +67,7 @@ class Published:
     spread: str = "not stated"
     claims: tuple[Claim, ...] = ()
     least: Least = Least()
+    percent: bool = False
 
 
 _ORIGINAL, _AUGMENTED = "original", "augmented"
@@ -194,6 +196,7 @@ def _classification(of: str, hybrid: str, base: str, accuracies: tuple[str, str,
         spread="standard error over five runs",
         claims=(*claims, Claim(f"the hybrid with {hybrid} is above the MLP", "Table 3", ours, ">", mlp)),
         least=Least(steps=100_000, paper="200,000"),
+        percent=True,
     )  # fmt: skip
 
 

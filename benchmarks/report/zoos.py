@@ -18,7 +18,7 @@ from nfn_monomial.tools.predictors.invariants import InvariantModel
 from nfn_monomial.tools.predictors.models import model_class
 from nfn_monomial.tools.report import PALETTE, Table, panels
 
-from .beside import EQUAL_TAU, Kept, claims_table, judge
+from .beside import Kept, as_in_paper, claims_table, judge
 from .intervals import Interval, Outcomes, difference, mean_difference, paired, ranks
 from .published import PAPER
 from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on
@@ -163,8 +163,7 @@ def _compared(trained: str, words: str, lines: Mapping[str, Sequence[Interval]],
         text_columns=1,
         notes=(
             "Difference of tau, and its 95 % interval: a paired bootstrap over test networks, and Student's "
-            "distribution over seeds. The baseline is the best on these test networks, which flatters it. Level: "
-            f"within {EQUAL_TAU}.",
+            "distribution over seeds. The baseline is the best on these test networks, which flatters it.",
         ),
     )
 
@@ -178,6 +177,7 @@ def _claims(number: int | None, zoos: Sequence[str], kept: Kept) -> list[tuple[s
         kept: their answers.
     """
     by_activation = {published.of.split()[0]: published for published in PAPER["predict-generalization"]}
+    kept = as_in_paper(kept)
     lines = list[tuple[str, ...]]()
     for activation, published in by_activation.items():
         mine = [zoo for zoo in zoos if _activation(zoo) == activation]

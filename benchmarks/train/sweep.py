@@ -231,7 +231,7 @@ def test(trial: Trial, fitted: FitResult, fabric: Fabric | None) -> tuple[Run, d
         results.append(TestResult(test_set.name, test_set.scale, dict(trial.metrics(answer, data.targets)), lost))
         if trial.outcome is not None:
             kept = trial.outcome(answer, data.targets)
-            outcomes |= {f"{test_set.name}: {what}": t.float().cpu().clone() for what, t in kept.items()}
+            outcomes |= {f"{test_set.name}: {what}": t.cpu().clone() for what, t in kept.items()}
         answers[test_set.name] = pytree.tree_map(lambda t: t.cpu(), answer)
     extra, artifacts = trial.finish(answers)
     model = trial.model

@@ -98,7 +98,24 @@ def test_cheap_ones_and_data_come_first_and_tables_are_copied(calls: Calls, caps
     assert "2 folders" in capsys.readouterr().out
     made = json.loads(Path("kept/ablation/made.json").read_text(encoding="utf-8"))
     assert made["command"] == "nfn-monomial ablation --data zoos/digits"
+    assert made["commits"] == [remake.environment("cpu")["commit"]]
     assert Path("kept/ablation/table.md").read_text(encoding="utf-8") == "| a |\n"
+
+
+def test_a_copy_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """And says which commits its runs are of, not that of the copy."""
+    (old, new) = (tmp_path / name for name in ("old", "new"))
+    for folder, files in ((old, ("table.md", "README.md", "figure1.png", "recipe.json")), (new, ("table.md", "a.png"))):
+        folder.mkdir()
+        for name in files:
+            (folder / name).write_text(folder.name, encoding="utf-8")
+    made = {"environments": [{"commit": "0123"}, {"commit": "4567+"}, {"commit": None}]}
+    (new / "results.json").write_text(json.dumps(made), encoding="utf-8")
+    remake.copy(new, old, "nfn-monomial params")
+    there = {path.name for path in old.iterdir()}
+    assert there == {"README.md", "table.md", "a.png", "results.json", "made.json"}
+    assert (old / "table.md").read_text(encoding="utf-8") == "new"
+    assert json.loads((old / "made.json").read_text(encoding="utf-8"))["commits"] == ["0123", "4567+"]
 
 
 def test_what_was_made_on_a_gpu_is_left_out_without_one(

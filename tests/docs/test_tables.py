@@ -145,16 +145,16 @@ def test_numbers_and_claims_are_gathered_from_all_folders(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "commit", "words"),
+    ("command", "commits", "words"),
     [
-        ("nfn-monomial demo", "0123456789+", "`nfn-monomial demo`; commit 0123456+,"),
-        (None, None, "a command that was not recorded; commit not recorded,"),
+        ("nfn-monomial demo", ["0123456789+", "abcdef0123"], "`nfn-monomial demo`; commit 0123456+ and abcdef0,"),
+        (None, [None], "a command that was not recorded; commit not recorded,"),
     ],
 )
 def test_what_made_a_folder_is_what_was_recorded(
-    command: str | None, commit: str | None, words: str, tmp_path: Path
+    command: str | None, commits: list[str | None], words: str, tmp_path: Path
 ) -> None:
-    said = {"command": command, "commit": commit, "version": "0.1.0", "date": "2026-11-22"}
+    said = {"command": command, "commits": commits, "version": "0.1.0", "date": "2026-11-22"}
     (tmp_path / "made.json").write_text(json.dumps(said), encoding="utf-8")
     assert tables.made(tmp_path) == f"Made by {words} version 0.1.0, 2026-11-22."
 

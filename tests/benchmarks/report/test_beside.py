@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_up_runs import made_up_run
 
-from nfn_monomial.benchmarks.report.beside import Kept, beside_paper, kept_outcomes
+from nfn_monomial.benchmarks.report.beside import Kept, as_in_paper, beside_paper, kept_outcomes
 from nfn_monomial.benchmarks.report.intervals import Outcomes
 from nfn_monomial.benchmarks.report.published import PAPER
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult
@@ -90,12 +90,37 @@ def kept_run(label: str, seed: int, epochs: int = 3, train_set: str = "original"
 class Answers:
     """A store whose runs answered their seed, those of the larger GNN 10 more."""
 
+    def __init__(self, **true: torch.Tensor) -> None:
+        self.true = true
+
     def artifacts(self, settings: RunSettings) -> dict[str, torch.Tensor]:
-        return {"original: answers": torch.full((4,), 10.0 * (settings.model == "gnn (5.5m)") + settings.seed)}
+        if settings.model == "lost":
+            return {}
+        true = self.true.get(f"seed{settings.seed}")
+        answers = {"original: answers": torch.full((4,), 10.0 * (settings.model == "gnn (5.5m)") + settings.seed)}
+        return answers if true is None else {**answers, "original: true": true}
+
+    def run_file(self, settings: RunSettings) -> str:
+        return f"runs/{settings.model}-{settings.seed}"
 
 
-def found(*runs: Run) -> Kept:
-    return kept_outcomes(runs, Answers(), lambda test: "tau original", train_sets=True)  # type: ignore[arg-type]
+def found(*runs: Run, **true: torch.Tensor) -> Kept:
+    store = Answers(**true)
+    return kept_outcomes(runs, store, lambda test: "tau original", train_sets=True)  # type: ignore[arg-type]
+
+
+def test_lost_answers_are_no_smaller_table() -> None:
+    with pytest.raises(ValueError, match=r"answers to 'original' are missing in runs/lost-1: remove this file"):
+        found(kept_run("HNP", 0), kept_run("lost", 1))
+
+
+def test_seeds_were_tested_on_the_same_networks() -> None:
+    true = torch.arange(4.0)
+    (outcomes,) = found(kept_run("HNP", 0), kept_run("HNP", 1), seed0=true, seed1=true.clone()).values()
+    assert outcomes.true is not None
+    for other in (true + 1, true[:3], None):
+        with pytest.raises(ValueError, match="runs/hnp-1 was tested on other networks than another seed"):
+            found(kept_run("HNP", 0), kept_run("HNP", 1), seed0=true, **({} if other is None else {"seed1": other}))
 
 
 def test_the_shortest_of_the_seeds_counts() -> None:
@@ -114,8 +139,11 @@ def test_moved_copies_are_no_more_networks() -> None:
 def test_the_larger_gnn_is_judged_in_place_of_the_smaller() -> None:
     for order in (1, -1):
         runs = [kept_run("GNN", 0), kept_run("GNN (5.5M)", 0)][::order]
-        (outcomes,) = found(*runs).values()
-        assert outcomes.answers.tolist() == [[10.0] * 4]
+        kept = found(*runs)
+        cells = {row[0]: outcomes.answers.tolist() for (_, row, _), outcomes in kept.items()}
+        assert cells == {"GNN": [[0.0] * 4], "GNN (5.5M)": [[10.0] * 4]}, "its own answers are still there"
+        judged = {row[0]: outcomes.answers.tolist() for (_, row, _), outcomes in as_in_paper(kept).items()}
+        assert judged["GNN"] == [[10.0] * 4]
 
 
 def test_a_claim_may_need_more_than_its_table() -> None:

@@ -97,7 +97,7 @@ def test_taus_are_equal_within_a_hundredth_however_small_they_are() -> None:
 
 
 def test_one_seed_cannot_tell() -> None:
-    assert judge([(constant(9.0), constant(1.0))], ">") == (OPEN, "difference +8.000, one seed")
+    assert judge([(constant(9.0), constant(1.0))], ">") == (OPEN, "difference +8.0000, one seed")
     assert judge([(constant(9.0), constant(1.0, 1.0))], ">")[0] == OPEN
 
 
