@@ -19,10 +19,7 @@ from tables import FROZEN, experiment
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 RESULT_FILES = ("benchmarks/results/*.md", "benchmarks/results/*.toml", "benchmarks/results/**/*.png")
-SHOWN = (
-    *("demo", "predict500", "predict-fresh", "predict-unseen", "paper-zoo", "classify-inr-medium", "edit-dilate"),
-    "ratios",
-)
+SHOWN = (*("demo", "zoos", "tune", "classify-inr-medium", "edit-dilate", "ratios"),)
 OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", *RESULT_FILES)
 
 
@@ -41,7 +38,15 @@ def frozen() -> str:
         rest = re.sub(r"\]\(\.\./\.\./", "](../", rest)
         rest = re.sub(r"\]\((?=[\w-]+\.png)", f"](../{FROZEN}/{folder.name}/", rest)
         sections.append(f"{title} {{#{folder.name}}}\n{rest}")
-    return "\n".join(["# Frozen pages", "", "What was measured by commands that have left the package.", "", *sections])
+    return "\n".join(
+        [
+            "# Frozen pages",
+            "",
+            "What was measured by commands, or by recipes, that have left the package.",
+            "",
+            *sections,
+        ]
+    )
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

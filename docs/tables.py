@@ -3,11 +3,11 @@
 A page says what it shows, and the script writes what stands between the comments:
 
     <!-- table
-    from: benchmarks/results/predict500/table.md
-    of: relu networks
-    where: trained on = original
-    rows: STATNN; HNP
-    columns: model; as they are = tau original; params
+    from: benchmarks/results/zoos/table.md
+    of: test networks as they are
+    where: invariant = yes
+    rows: Monomial-NFN; statistics + Gram matrices
+    columns: model; tau = mean; rank
     -->
     <!-- end of table -->
 
@@ -17,7 +17,7 @@ own. Cells are copied as they are, never counted anew. Below the table its file 
 
     <!-- numbers
     networks; baseline; ours
-    500 ReLU networks; predict500; relu networks; tau original; STATNN; combined
+    three kinds of networks; kinds; mixed networks; tau original; STATNN (set); invariant statistics (set)
     -->
     <!-- end of numbers -->
 

@@ -20,7 +20,7 @@ COMMANDS, DATA = (
     {name: entry["command"] for name, entry in remake.COMMANDS["results"].items()},
     remake.COMMANDS["data"],
 )
-EARLIER = {"augment", "edit-contrast", "mixed", "predict500-graphs", "predict-fresh", "predict-fresh200"}
+EARLIER = {"augment", "edit-contrast", "mixed"}
 """Made by options that earlier versions had, or before commands were recorded."""
 
 
