@@ -69,7 +69,8 @@ def kept_outcomes(
                 )
             by_seed = kept.setdefault((settings.subject, row, name), {})
             first = next(iter(by_seed.values()), (run, answers, true))[2]
-            if (first is None) != (true is None) or not (first is None or torch.equal(first, true)):
+            same = first is true if first is None or true is None else torch.equal(first, true)
+            if not same:
                 raise InvalidValueError(f"{store.run_file(settings)} was tested on other networks than another seed")
             by_seed.setdefault(settings.seed, (run, answers, true))
     return {
