@@ -19,7 +19,7 @@ from tables import FROZEN, experiment
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 RESULT_FILES = ("benchmarks/results/*.md", "benchmarks/results/*.toml", "benchmarks/results/**/*.png")
-SHOWN = (*("demo", "zoos", "tune", "classify-inr-medium", "edit-dilate", "ratios"),)
+SHOWN = ("demo", "zoos", "tune", "classify-inr-medium", "edit-dilate", "ratios")
 OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", *RESULT_FILES)
 
 
@@ -38,15 +38,8 @@ def frozen() -> str:
         rest = re.sub(r"\]\(\.\./\.\./", "](../", rest)
         rest = re.sub(r"\]\((?=[\w-]+\.png)", f"](../{FROZEN}/{folder.name}/", rest)
         sections.append(f"{title} {{#{folder.name}}}\n{rest}")
-    return "\n".join(
-        [
-            "# Frozen pages",
-            "",
-            "What was measured by commands, or by recipes, that have left the package.",
-            "",
-            *sections,
-        ]
-    )
+    what = "What was measured by commands, or by recipes, that have left the package."
+    return "\n".join(["# Frozen pages", "", what, "", *sections])
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

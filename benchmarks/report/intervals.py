@@ -9,7 +9,7 @@ The interval of a difference has both of its sources:
   mean is drawn from Student's distribution about itself: two or three seeds that are drawn again from one another vary
   too little. Over several zoos it is the means over these, because a seed begins with the same weights in all of them.
 
-Seeds also differ because there are few test networks. That part counts twice, so intervals are rather too wide: 0 to 6
+Seeds also differ because there are few test networks. That part counts twice, so intervals are rather too wide: 0 to 5
 of 100 intervals of two equal models leave out 0. One seed says nothing of training, and so has no interval. What all
 seeds have in common, such as one set of training networks, no interval knows, nor what other zoos would be like.
 """

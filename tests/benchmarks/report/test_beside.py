@@ -146,6 +146,20 @@ def test_the_larger_gnn_is_judged_in_place_of_the_smaller() -> None:
         assert judged["GNN"] == [[10.0] * 4]
 
 
+def test_accuracies_and_their_differences_are_told_in_percent() -> None:
+    cells = {"HNP (Fourier)": "50.00", "MLP": "25.00", "Monomial-HNP (Fourier)": "75.00"}
+    report = Report([table("Images of mnist classified by their networks", "model", cells, "test", 2)], {})
+    right = {"HNP (Fourier)": 2, "MLP": 1, "Monomial-HNP (Fourier)": 3}
+    kept = {
+        ("x", (model,), "test"): Outcomes((0, 1), np.tile(np.arange(4.0) < n, (2, 1)) * 1.0, None, 4000, 200_000)
+        for model, n in right.items()
+    }
+    lines = {line[1]: line for line in beside_paper(report, "classify-inr", kept).tables[-1].cells}
+    above = lines["the hybrid with HNP is above HNP"]
+    assert above[3] == "75.00 and 50.00"
+    assert above[-1].startswith("difference +25.0 (")
+
+
 def test_a_claim_may_need_more_than_its_table() -> None:
     """A GNN of 200 networks is not the paper's, and HNP may be compared."""
     cells = {"Monomial-NFN": "0.6", "GNN": "0.5", "HNP": "0.5"}

@@ -268,7 +268,9 @@ def test_moved_copies_alone_train_invariant_models_as_the_networks_do_and_no_oth
         CONFIG, train_sets=("original", "moved"), seeds=(0,), scales=(1e2,), augment_scale=1e2, widen=0.0,
         training=training,
     )  # fmt: skip
-    runs = predict_generalization(zoos, config, RunStore(tmp_path))
+    runs = predict_generalization(zoos, config, store := RunStore(tmp_path))
+    kept = store.artifacts(runs[0].settings)["original: answers"]
+    assert kept.dtype == torch.float64, "rounded, answers that differ would be ties"
     losses = {
         (run.settings.subject, run.settings.model, run.settings.train_set): [e["train_loss"] for e in run.history]
         for run in runs
