@@ -140,7 +140,7 @@ CLASSIFY = {
     # The paper's hybrid for half as many steps as in the paper. Frequencies of 1 resolve the whole image in weights of
     # the first layer; chosen on training networks that were held out.
     "long": ClassifyConfig(
-        models=("inr-hnp", "inr-np", "inr-monomial-hnp", "balanced-inr-monomial-hnp"),
+        models=("inr-hnp", "balanced-inr-hnp", "inr-np", "inr-monomial-hnp"),
         inputs=InputConfig(augment=True, warp=0.1),
         steps=100_000,
         sizes=Sizes(
@@ -165,7 +165,7 @@ Trains every model on the training networks, selects the epoch by the accuracy o
 the test networks as they are, with signs flipped and neurons permuted, and with phases shifted. Writes `table.md`,
 `results.json`, `confusion.png`, `learning.png` and `config.json`. {KEPT}
 
-Presets: small; long (the paper's hybrid, as it is and behind `balance`, beside NP and HNP, for 100,000 steps on several
+Presets: small; long (the paper's hybrid beside NP, HNP, and HNP behind `balance`, for 100,000 steps on several
 fits of every image: some three hours of one core); paper (the paper's hyperparameters for MNIST), paper-fashion and
 paper-cifar. How networks are prepared is part of the configuration: `inputs.absorb_omega`, `.canonical_phase`, `.normalize`, `.augment`, `.warp`.
 

@@ -20,7 +20,7 @@ COMMANDS, DATA = (
     {name: entry["command"] for name, entry in remake.COMMANDS["results"].items()},
     remake.COMMANDS["data"],
 )
-EARLIER = {"augment", "edit-contrast", "mixed"}
+EARLIER = {"augment"}
 """Made by options that earlier versions had, or before commands were recorded."""
 
 
