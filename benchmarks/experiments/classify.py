@@ -165,9 +165,10 @@ Trains every model on the training networks, selects the epoch by the accuracy o
 the test networks as they are, with signs flipped and neurons permuted, and with phases shifted. Writes `table.md`,
 `results.json`, `confusion.png`, `learning.png` and `config.json`. {KEPT}
 
-Presets: small; long (the paper's hybrid beside NP, HNP, and HNP behind `balance`, for 100,000 steps on several
-fits of every image: some three hours of one core); paper (the paper's hyperparameters for MNIST), paper-fashion and
-paper-cifar. How networks are prepared is part of the configuration: `inputs.absorb_omega`, `.canonical_phase`, `.normalize`, `.augment`, `.warp`.
+Presets: small; long (the paper's hybrid beside NP, HNP, and HNP behind `balance`, for 100,000 steps on several fits of
+every image: some five hours of one core); paper (the paper's hyperparameters for MNIST), paper-fashion and paper-cifar.
+How networks are prepared is part of the configuration: `inputs.absorb_omega`, `.canonical_phase`, `.normalize`,
+`.augment`, `.warp`.
 
 Examples:
 
