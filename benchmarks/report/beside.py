@@ -1,13 +1,14 @@
 """The paper's numbers beside ours, and which of its claims hold here: one mechanism for all experiments.
 
 A claim compares two numbers of a table. They are counted again from the answers that the runs kept, and the interval of
-their difference decides (`intervals`). Runs that were trained much shorter than the paper's, or on much fewer networks,
-neither hold nor refute: they are not comparable.
+their difference decides (`intervals`). Where a claim needs runs as long as the paper's, or as many networks, or models
+that have learned as much (`Least`, `Published`), others neither hold nor refute it: they are not comparable.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,18 +21,31 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import Report, Table
 
 from .intervals import Interval, Outcomes, mean_difference, paired
-from .published import AS_IN_PAPER, PAPER, Least, Published, Relation, Row
+from .published import AS_IN_PAPER, PAPER, Cell, Claim, Least, Published, Relation, Row
 from .tables import over, steps_per_epoch, trained_on
 
-__all__ = ["RULE", "Kept", "as_in_paper", "beside_paper", "claims_table", "judge", "kept_outcomes", "verdict"]
+__all__ = [
+    "RULE",
+    "Kept",
+    "as_in_paper",
+    "beside_paper",
+    "claimed",
+    "claims_table",
+    "judge",
+    "judge_claim",
+    "kept_outcomes",
+    "verdict",
+]
 
 EQUAL_TAU = 0.01  # rank correlations and accuracies that differ by less are the same
 EQUAL_ERROR = 0.01  # likewise, errors, as a share of the larger one
+LEAST_TESTED = math.ceil(3 / EQUAL_TAU)  # of fewer, what never occurs among them may occur more often than EQUAL_TAU
 RULE = (
     "A claim holds if the whole 95 % interval of the difference is on its side, and does not hold if it is on the "
     f"other; numbers are the same if the interval lies within {EQUAL_TAU} (tau, accuracy) or {EQUAL_ERROR:.0%} "
     "(errors), and one is as good as another if the interval ends nowhere further below. The interval is of a paired "
-    "bootstrap over test networks, and of Student's distribution over seeds."
+    "bootstrap over test networks, and of Student's distribution over seeds. Equal accuracies need "
+    f"{LEAST_TESTED} test networks."
 )
 
 Kept = Mapping[tuple[str, Row, str], Outcomes]
@@ -97,8 +111,9 @@ def as_in_paper(kept: Kept) -> Kept:
 
 
 def _seen(run: Run) -> int:
-    """Returns the number of networks that a run was trained on, without their moved copies."""
-    return run.networks["train"] // (2 if run.settings.train_set == "augmented" else 1)
+    """Returns the number of networks that a run was trained on, without moved copies that were stored beside them."""
+    copies = run.settings.train_set == "augmented" and "augment_scale" in run.settings.options
+    return run.networks["train"] // (2 if copies else 1)
 
 
 def _steps(run: Run) -> int:
@@ -131,15 +146,13 @@ def beside_paper(report: Report, experiment: str, kept: Kept = {}) -> Report:  #
             continue
         tables.append(_beside(table, ours, published, report.results))
         for claim in published.claims:
-            pair = paired(*(kept.get((table.subject, row, column)) for row, column in (claim.first, claim.second)))
+            pair = claimed(kept, table.subject, claim, claim.first, claim.second)
             if pair is not None:
-                numbers = " and ".join(ours[row][column] for row, column in (claim.first, claim.second))
-                judged = judge([pair], claim.relation, published.least, claim.least, percent=published.percent)
-                lines.append((_subject(table), claim.text, claim.source, numbers, *judged))
+                lines.append((_subject(table), claim.text, claim.source, *judge_claim(published, claim, [pair])))
     if not tables:
         return report
     if lines:
-        tables.append(claims_table(lines, "± as in the tables"))
+        tables.append(claims_table(lines, "of the seeds that both have"))
     return replace(report, tables=[*report.tables, *tables])
 
 
@@ -153,6 +166,44 @@ def claims_table(lines: Sequence[tuple[str, ...]], numbers: str) -> Table:
         names=(0, 1),
         notes=(f"here: the two numbers, {numbers}. {RULE}",),
     )
+
+
+def claimed(kept: Kept, subject: str, claim: Claim, first: Cell, second: Cell) -> tuple[Outcomes, Outcomes] | None:
+    """Returns the answers behind both numbers of a claim, of the seeds that both have; None where some are missing.
+
+    Args:
+        kept: see `kept_outcomes`.
+        subject: of the table.
+        claim: of the paper.
+        first, second: its cells, by the names of our rows.
+    """
+    sides = [kept.get((subject, row, column)) for row, column in (first, second)]
+    if claim.since:
+        before = [kept.get((subject, row, claim.since)) for row, _ in (first, second)]
+        sides = [side and side.since(earlier) for side, earlier in zip(sides, before, strict=True)]
+    return paired(*sides)
+
+
+def judge_claim(published: Published, claim: Claim, pairs: Sequence[tuple[Outcomes, Outcomes]]) -> tuple[str, str, str]:
+    """Judges a claim as `judge` does, if no model is on a plateau.
+
+    Returns:
+        The two numbers, the verdict, and why.
+    """
+    means = [float(np.mean([outcomes.mean for outcomes in side])) for side in zip(*pairs, strict=True)]
+    digits = 2 if published.percent else 3 if _shares(pairs) else 4
+    numbers = " and ".join(f"{mean * (100 if published.percent else 1):.{digits}f}" for mean in means)
+    for (row, column), mean in zip((claim.first, claim.second), means, strict=True):
+        cell = published.rows[row][published.columns.index(column)] if published.plateau else ""
+        if cell and 100 * mean < published.plateau * float(cell.split()[0]):
+            why = f"{row[0]} stays on a plateau, at {100 * mean:.0f}%; the paper has {float(cell.split()[0]):.0f}%"
+            return numbers, "not comparable", why
+    return numbers, *judge(pairs, claim.relation, published.least, claim.least, percent=published.percent)
+
+
+def _shares(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> bool:
+    """Whether numbers are accuracies or rank correlations, and no errors."""
+    return all(o.true is not None or set(np.unique(o.answers)) <= {0.0, 1.0} for o in itertools.chain(*pairs))
 
 
 def _subject(table: Table) -> str:
@@ -217,15 +268,20 @@ def judge(
                 return "not comparable", f"{outcomes.steps:,} steps; the paper has {needed.paper}"
             if outcomes.networks < needed.networks:
                 return "not comparable", f"{outcomes.networks:,} training networks; the paper has {needed.paper}"
+    if any(o.true is not None and not np.ptp(o.answers, axis=1).any() for o in itertools.chain(*pairs)):
+        return "not comparable", "a model gives all networks the same answer"
     interval = mean_difference(pairs)
-    shares = all(o.true is not None or set(np.unique(o.answers)) <= {0.0, 1.0} for o in itertools.chain(*pairs))
+    shares = _shares(pairs)
     difference = f"difference {interval.show(1, 100) if percent else interval.show(3 if shares else 4)}"
     if interval.low is None:
         return "cannot be told", f"{difference}, one seed"
-    sides = tuple(zip(*pairs, strict=True))
-    size = max(abs(float(np.mean([outcomes.drawn[:, 0].mean() for outcomes in side]))) for side in sides)
-    bound = EQUAL_TAU if shares else EQUAL_ERROR * size
-    return verdict(interval, relation, bound), difference
+    size = max(abs(float(np.mean([outcomes.mean for outcomes in side]))) for side in zip(*pairs, strict=True))
+    said = verdict(interval, relation, EQUAL_TAU if shares else EQUAL_ERROR * size)
+    tested = sum(first.answers.shape[1] for first, _ in pairs)
+    counted = shares and all(first.true is None for first, _ in pairs)  # accuracies
+    if counted and tested < LEAST_TESTED and said == "holds" and verdict(interval, ">", 0) != "holds":
+        return "cannot be told", f"{difference}, {tested} test networks"
+    return said, difference
 
 
 def verdict(interval: Interval, relation: Relation, bound: float) -> str:
@@ -236,9 +292,9 @@ def verdict(interval: Interval, relation: Relation, bound: float) -> str:
         relation: see `judge`.
         bound: numbers that differ by no more are the same.
     """
-    low, high = interval.low, interval.high
-    assert low is not None
-    assert high is not None
+    assert interval.low is not None
+    assert interval.high is not None
+    low, high, bound = (round(x, 12) for x in (interval.low, interval.high, bound))  # 0.75 - 0.76 is not -0.01
     holds = {">": low > 0, ">=": low >= -bound, "=": -bound <= low and high <= bound}[relation]
     fails = {">": high < 0, ">=": high < -bound, "=": low > bound or high < -bound}[relation]
     return "holds" if holds else "does not hold" if fails else "cannot be told"

@@ -26,7 +26,7 @@ from scipy.stats import t as student
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["Interval", "Outcomes", "difference", "mean_difference", "paired", "ranks"]
+__all__ = ["Interval", "Outcomes", "difference", "mean_difference", "mean_of", "paired", "ranks"]
 
 DRAWS = 2000
 LEVEL = 0.95
@@ -45,6 +45,7 @@ class Outcomes:
         true: ``(N,)``, or None.
         networks: that a run was trained on.
         steps: that a run was trained for.
+        before: of the same runs: then a run's number is how far it is above the one there.
     """
 
     seeds: tuple[int, ...]
@@ -52,6 +53,7 @@ class Outcomes:
     true: Array | None
     networks: int
     steps: int
+    before: Outcomes | None = None
 
     def __post_init__(self) -> None:
         if self.answers.ndim != 2 or len(self.answers) != len(self.seeds):
@@ -65,12 +67,24 @@ class Outcomes:
         """Returns the runs of these seeds alone."""
         if seeds == self.seeds:
             return self
-        return replace(self, seeds=seeds, answers=self.answers[[self.seeds.index(seed) for seed in seeds]])
+        rows = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, seeds=seeds, answers=self.answers[rows], before=self.before and self.before.of(seeds))
+
+    def since(self, before: Outcomes | None) -> Outcomes | None:
+        """Returns how far the runs are above ``before``, of the seeds that both have; None if there are none."""
+        both = paired(self, before)
+        return both and replace(both[0], before=both[1])
 
     @cached_property
     def drawn(self) -> Array:
         """The numbers ``(seeds, 1 + DRAWS)`` on all test networks, and on each draw of them."""
-        return self.numbers(_draws(self.answers.shape[1]))
+        drawn = self.numbers(_draws(self.answers.shape[1]))
+        return drawn if self.before is None else drawn - self.before.drawn
+
+    @property
+    def mean(self) -> float:
+        """The mean of the runs' numbers on all test networks."""
+        return float(self.drawn[:, 0].mean())
 
     def numbers(self, counts: Array) -> Array:
         """The numbers ``(seeds, D)`` on test networks that occur so often ``(D, N)``."""
@@ -90,14 +104,16 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference, and the ends between which it is with a probability of 95 %; None if there is one seed."""
+    """A mean or a difference, and the ends of its 95 % interval; None if there is one seed."""
 
     mean: float
     low: float | None
     high: float | None
 
-    def show(self, digits: int = 3, times: float = 1) -> str:
-        mean, *ends = (f"{times * x:+.{digits}f}" for x in (self.mean, self.low, self.high) if x is not None)
+    def show(self, digits: int = 3, times: float = 1, sign: str = "+") -> str:
+        """Returns the number and its ends; ``sign``: of positive ones, ``-`` for none."""
+        numbers = [round(times * x, digits) + 0.0 for x in (self.mean, self.low, self.high) if x is not None]  # no -0
+        mean, *ends = (f"{x:{sign}.{digits}f}" for x in numbers)
         return f"{mean} ({' to '.join(ends)})" if ends else mean
 
 
@@ -126,20 +142,42 @@ def mean_difference(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> Interval:
     Raises:
         ValueError: as `difference`.
     """
-    every = [outcomes.seeds for pair in pairs for outcomes in pair]
+    seeds = _common([outcomes for pair in pairs for outcomes in pair])
+    return _interval([_by_seed(*pair, seeds) for pair in pairs])
+
+
+def mean_of(several: Sequence[Outcomes]) -> Interval:
+    """Returns the mean of a model's numbers on independent sets of test networks, over the seeds that all have.
+
+    Raises:
+        ValueError: if they have no seed in common.
+    """
+    seeds = _common(several)
+    return _interval([outcomes.drawn[[outcomes.seeds.index(seed) for seed in seeds]] for outcomes in several])
+
+
+def _common(several: Sequence[Outcomes]) -> list[int]:
+    if not several:
+        raise InvalidValueError("there are no answers to count numbers from")
+    every = [outcomes.seeds for outcomes in several]
     seeds = [seed for seed in every[0] if all(seed in each for each in every)]
     if not seeds:
         raise InvalidValueError(f"there is no seed in common: {', '.join(map(str, dict.fromkeys(every)))}")
-    by_seed = np.stack([_by_seed(*pair, seeds) for pair in pairs])
+    return seeds
+
+
+def _interval(each: Sequence[Array]) -> Interval:
+    """Returns the interval of the mean of numbers ``(seeds, 1 + DRAWS)``, each on test networks of its own."""
+    by_seed = np.stack(each)
     trained = by_seed[:, :, 0].mean(0)
     mean = float(trained.mean())
-    if len(seeds) == 1:
+    if len(trained) == 1:
         return Interval(mean, None, None)
-    orders = [np.random.default_rng(number).permutation(DRAWS) for number in range(len(pairs))]  # independent zoos
-    networks = np.mean([each[:, 1:].mean(0)[order] for each, order in zip(by_seed, orders, strict=True)], axis=0)
+    orders = [np.random.default_rng(number).permutation(DRAWS) for number in range(len(each))]  # independent zoos
+    networks = np.mean([some[:, 1:].mean(0)[order] for some, order in zip(by_seed, orders, strict=True)], axis=0)
     places = (np.arange(DRAWS) + 0.5) / DRAWS  # evenly, because the ends of the distribution are far out
-    training = student.ppf(np.random.default_rng(len(pairs)).permutation(places), len(seeds) - 1)
-    draws = networks + training * np.sqrt(trained.var(ddof=1) / len(seeds))
+    training = student.ppf(np.random.default_rng(len(each)).permutation(places), len(trained) - 1)
+    draws = networks + training * np.sqrt(trained.var(ddof=1) / len(trained))
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean, float(low), float(high))
 

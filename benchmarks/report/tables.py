@@ -15,6 +15,7 @@ from nfn_monomial.tools.report import Table
 __all__ = [
     "COLUMNS",
     "COST_COLUMNS",
+    "HEADLINE",
     "INVARIANT",
     "MIB",
     "SEES",
@@ -22,6 +23,7 @@ __all__ = [
     "by_model",
     "cost_cells",
     "count",
+    "headline",
     "model_table",
     "over",
     "over_seeds",
@@ -35,6 +37,8 @@ __all__ = [
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
 SEES = {"weights": "weights", "functions": "runs them"}
 MIB = 2**20
+HEADLINE = 6  # models that a figure shows
+PAPERS_OWN = "monomial"
 COST_COLUMNS = ("params", "s/epoch", "peak MiB", "seeds")
 COLUMNS = (
     "invariant: to the whole group of the networks (yes), to permutations of hidden neurons (perm. only), or to "
@@ -105,6 +109,20 @@ def trained_on(settings: RunSettings) -> str:
     """The train set as tables name it, with the number of networks where a run has a part of them."""
     number = settings.options.get("train_networks")
     return f"{number} {settings.train_set}" if number else settings.train_set
+
+
+def headline(models: Mapping[str, tuple[float, bool]]) -> list[str]:
+    """Returns the models that a figure shows, in their order: of more than six, three of each kind.
+
+    The best ones, but the paper's own model always.
+
+    Args:
+        models: name -> how good it is, and whether it is invariant to the whole group.
+    """
+    best = sorted(models, key=lambda model: (model != PAPERS_OWN, -models[model][0]))
+    kinds = [[model for model in best if models[model][1] == invariant] for invariant in (True, False)]
+    chosen = [model for kind in kinds for model in kind[: HEADLINE // 2]]
+    return [model for model in models if len(models) <= HEADLINE or model in chosen]
 
 
 def over_seeds(runs: Sequence[Run]) -> str:

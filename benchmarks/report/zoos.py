@@ -18,15 +18,18 @@ from nfn_monomial.tools.predictors.invariants import InvariantModel
 from nfn_monomial.tools.predictors.models import model_class
 from nfn_monomial.tools.report import PALETTE, Table, panels
 
-from .beside import Kept, as_in_paper, claims_table, judge
-from .intervals import Interval, Outcomes, difference, mean_difference, paired, ranks
+from .beside import Kept, as_in_paper, claimed, claims_table, judge_claim
+from .intervals import Interval, Outcomes, difference, mean_difference, mean_of, paired, ranks
 from .published import PAPER
-from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on
+from .tables import HEADLINE, INVARIANT, SEES, Estimate, by_model, headline, over_seeds, short, trained_on
 
 __all__ = ["draw_zoos", "zoo_tables"]
 
 PLACES = ("as they are", "moved")
+MOVED_MEAN = "mean, moved"
 NOTHING = "-"
+APART = 0.09  # of the dots of two zoos, of the height of a line
+MEAN = "#303030"
 
 Taus = dict[str, dict[str, list[Run]]]
 """Model -> zoo -> runs over seeds."""
@@ -44,7 +47,7 @@ def zoo_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
     tables = list[Table]()
     for trained, taus in _by_number(runs).items():
         for place, words in enumerate(PLACES):
-            tables.append(_table(trained, words, _column(taus, place), taus, runs))
+            tables.append(_table(trained, words, place, taus, kept, runs))
             if lines := _differences(taus, place, kept):
                 tables.append(_compared(trained, words, lines, _zoos(taus)))
     numbers = dict.fromkeys(run.settings.options.get("train_networks") for run in runs)
@@ -89,31 +92,48 @@ def _mean_ranks(column: Mapping[str, Mapping[str, Estimate]], zoos: Sequence[str
     return {model: statistics.fmean(rank[model] for rank in by_zoo) for model in whole}
 
 
-def _table(
-    trained: str, words: str, column: Mapping[str, Mapping[str, Estimate]], taus: Taus, runs: Sequence[Run]
-) -> Table:
-    zoos, bold = _zoos(taus), list[int]()
+def _table(trained: str, words: str, place: int, taus: Taus, kept: Kept, runs: Sequence[Run]) -> Table:
+    zoos, bold, column = _zoos(taus), list[int](), _column(taus, place)
     cells: list[tuple[str, ...]] = []
     rank = _mean_ranks(column, zoos)
     for model, by_zoo in column.items():
         first = next(iter(taus[model].values()))[0]
         line = [first.label, SEES.get(first.sees, first.sees), INVARIANT.get(first.invariant_under, "no")]
         line += [by_zoo[zoo].show() if zoo in by_zoo else NOTHING for zoo in zoos]
-        mean = statistics.fmean(tau.mean for tau in by_zoo.values())
-        line += [f"{mean:.3f}" if model in rank else NOTHING, f"{rank[model]:.1f}" if model in rank else NOTHING]
+        if model in rank:
+            line += [_mean(taus, each, kept, model, zoos) for each in range(place, len(PLACES))]
+            line.append(f"{rank[model]:.1f}")
+        else:
+            line += [NOTHING] * (1 + len(PLACES) - place)
         bold += [len(cells)] * (first.invariant_under == "group")
         cells.append((*line, str(max(len(group) for group in taus[model].values()))))
     return Table(
         f"Kendall's tau over zoos: {trained} training networks, test networks {words}",
-        ("model", "sees", "invariant", *zoos, "mean", "rank", "seeds"),
+        ("model", "sees", "invariant", *zoos, "mean", *[MOVED_MEAN] * (place == 0), "rank", "seeds"),
         tuple(cells),
         text_columns=3,
         bold=frozenset(bold),
         notes=(
-            f"{over_seeds(runs).capitalize()}. mean, rank: over zoos, 1 the largest tau, of models that read all. "
-            f"moved: by random group elements, scales up to {_largest(runs)}. Bold: invariant to the whole group.",
+            f"{over_seeds(runs).capitalize()}. mean, rank: over zoos, 1 the largest tau, of models that read all; in "
+            f"brackets its 95 % interval. moved: by random group elements, scales up to {_largest(runs)}. Bold: "
+            "invariant to the whole group.",
         ),
     )
+
+
+def _mean(taus: Taus, place: int, kept: Kept, model: str, zoos: Sequence[str]) -> str:
+    """Returns the mean over zoos, with its interval where the answers were kept."""
+    answers = [_answers(taus, place, kept, model, zoo) for zoo in zoos]
+    whole = [outcomes for outcomes in answers if outcomes is not None]
+    if len(whole) == len(zoos):
+        return mean_of(whole).show(sign="-")
+    return f"{statistics.fmean(_column(taus, place)[model][zoo].mean for zoo in zoos):.3f}"
+
+
+def _answers(taus: Taus, place: int, kept: Kept, model: str, zoo: str) -> Outcomes | None:
+    run = taus[model][zoo][0]
+    test = _test(run, place)
+    return kept.get((zoo, (run.label, trained_on(run.settings)), f"tau {short(test.name, test.scale)}"))
 
 
 def _largest(runs: Sequence[Run]) -> str:
@@ -126,12 +146,6 @@ def _differences(taus: Taus, place: int, kept: Kept) -> dict[str, list[Interval]
 
     The baseline is the best on these test networks, so differences are rather too small.
     """
-
-    def outcomes(model: str, zoo: str) -> Outcomes | None:
-        run = taus[model][zoo][0]
-        test = _test(run, place)
-        row = run.label, trained_on(run.settings)
-        return kept.get((zoo, row, f"tau {short(test.name, test.scale)}"))
 
     ours = [model for model in taus if issubclass(model_class(model), InvariantModel)]
     baselines = [model for model in taus if model not in ours]
@@ -146,7 +160,7 @@ def _differences(taus: Taus, place: int, kept: Kept) -> dict[str, list[Interval]
                 default=None,
             )
             if best is not None and zoo in taus[model]:
-                pair = paired(outcomes(model, zoo), outcomes(best, zoo))
+                pair = paired(*(_answers(taus, place, kept, each, zoo) for each in (model, best)))
                 if pair is not None:
                     pairs.append(pair)
         if len(pairs) == len(zoos):
@@ -182,18 +196,15 @@ def _claims(number: int | None, zoos: Sequence[str], kept: Kept) -> list[tuple[s
     for activation, published in by_activation.items():
         mine = [zoo for zoo in zoos if _activation(zoo) == activation]
         for claim in published.claims:
-            cells = [
+            first, second = (
                 ((row[0], f"{number} {row[1]}" if number else row[1]), column)
                 for row, column in (claim.first, claim.second)
-            ]
-            pairs = [paired(*(kept.get((zoo, *cell)) for cell in cells)) for zoo in mine]
+            )
+            pairs = [claimed(kept, zoo, claim, first, second) for zoo in mine]
             both = [pair for pair in pairs if pair is not None]
             if mine and len(both) == len(mine):
-                means = (statistics.fmean(o.drawn[:, 0].mean() for o in side) for side in zip(*both, strict=True))
-                numbers = " and ".join(f"{mean:.3f}" for mean in means)
-                judged = judge(both, claim.relation, published.least, claim.least)
                 of = f"{activation} zoos" + f", {number} training networks" * bool(number)
-                lines.append((of, claim.text, claim.source, numbers, *judged))
+                lines.append((of, claim.text, claim.source, *judge_claim(published, claim, both)))
     return lines
 
 
@@ -201,41 +212,54 @@ def _activation(zoo: str) -> str:
     return next((word for word in reversed(zoo.split("-")) if word in get_args(MixedActivation)), "")
 
 
-def draw_zoos(runs: Sequence[Run]) -> Figure:
-    """Draws a dot for every model and zoo, and a line at the mean; invariant models are apart, above the others.
+def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
+    """Draws a dot for every model and zoo, and a line at the mean, with a band that is its 95 % interval.
 
-    A row of panels for each number of training networks: test networks as they are, and moved.
+    Invariant models are apart, above the others; of more than six, three of each kind (see `headline`). A row of panels
+    for each number of training networks: test networks as they are, and moved.
     """
-    numbers = _by_number(runs)
-    models = list(dict.fromkeys(model for taus in numbers.values() for model in taus))
-    every = list(dict.fromkeys(zoo for taus in numbers.values() for zoo in _zoos(taus)))
-    figure, axes = panels(len(numbers), 2, (11.0, (0.34 * len(models) + 1.5) * len(numbers)))
+    numbers = {trained: _drawn(taus) for trained, taus in _by_number(runs).items()}
+    every = list(dict.fromkeys(run.settings.subject for run in runs))
+    high = max(map(len, numbers.values()))
+    figure, axes = panels(len(numbers), 2, (11.0, (0.42 * high + 1.5) * len(numbers)))
     for i, (trained, taus) in enumerate(numbers.items()):
-        column = _column(taus, 0)
-        means = {model: statistics.fmean(tau.mean for tau in by_zoo.values()) for model, by_zoo in column.items()}
-        labels = {model: next(iter(by_zoo.values()))[0] for model, by_zoo in taus.items()}
-        apart = {model: labels[model].invariant_under == "group" for model in taus}
-        order = sorted(taus, key=lambda model: (apart[model], means[model]))
-        heights = {model: j + 0.7 * apart[model] for j, model in enumerate(order)}
-        zoos = every
-        for place, words in enumerate(PLACES):
-            ax, taus_here = axes[2 * i + place], _column(taus, place)
-            for model in order:
-                for zoo, tau in taus_here[model].items():
-                    color = PALETTE[zoos.index(zoo) % len(PALETTE)]
-                    style: dict[str, Any] = {"fmt": "o", "color": color, "markersize": 4, "elinewidth": 0.8}
-                    ax.errorbar(tau.mean, heights[model], xerr=tau.error, **style)
-                mean = statistics.fmean(tau.mean for tau in taus_here[model].values())
-                ax.vlines(mean, heights[model] - 0.32, heights[model] + 0.32, color="#303030", linewidth=2)
-            ax.set_yticks(list(heights.values()), [labels[model].label for model in heights] if place == 0 else [])
-            for text, model in zip(ax.get_yticklabels(), order, strict=False):
-                text.set_fontweight("bold" if apart[model] else "normal")
+        first = {model: next(iter(by_zoo.values()))[0] for model, by_zoo in taus.items()}
+        bold = [run.invariant_under == "group" for run in first.values()]
+        heights = [j + 0.7 * invariant for j, invariant in enumerate(bold)]
+        for ax, (place, words) in zip(axes[2 * i :], enumerate(PLACES), strict=False):
+            for height, (model, by_zoo) in zip(heights, _column(taus, place).items(), strict=True):
+                for zoo, tau in by_zoo.items():
+                    number = every.index(zoo)
+                    style: dict[str, Any] = {"color": PALETTE[number % len(PALETTE)], "markersize": 4}
+                    ax.plot(tau.mean, height + APART * (len(every) / 2 - number), marker="o", **style)
+                mean = statistics.fmean(tau.mean for tau in by_zoo.values())
+                ax.vlines(mean, height - 0.32, height + 0.32, color=MEAN, linewidth=1.5)
+                answers = [_answers(taus, place, kept, model, zoo) for zoo in by_zoo]
+                interval = mean_of([outcomes for outcomes in answers if outcomes]) if all(answers) else None
+                if interval and interval.low is not None and interval.high is not None:
+                    ends = interval.low, interval.high
+                    ax.fill_betweenx([height - 0.32, height + 0.32], *ends, color=MEAN, alpha=0.22, linewidth=0)
+            ax.set_yticks(heights, [run.label for run in first.values()] if place == 0 else [])
+            for text, invariant in zip(ax.get_yticklabels(), bold, strict=False):
+                text.set_fontweight("bold" if invariant else "normal")
             ax.set_title(f"{trained} training networks, test networks {words}", fontsize=10)
             ax.set_xlabel("Kendall's tau")
     colors = [PALETTE[i % len(PALETTE)] for i in range(len(every))]
     dots = [Line2D([], [], color=c, marker="o", linestyle="", label=z) for c, z in zip(colors, every, strict=True)]
     figure.legend(handles=dots, fontsize=8, frameon=False, ncols=6, loc="outside upper center")
-    figure.supxlabel(
-        f"Bold: invariant to the whole group. Dots: zoos, {over_seeds(runs)}; lines: means over zoos.", fontsize=8.5
-    )
+    most = max(len(taus) for taus in _by_number(runs).values())
+    some = f" Three of each kind of {most} models, the best and the paper's." * (most > HEADLINE)
+    words = "Bold: invariant to the whole group. Dots: zoos; lines: means over them"
+    figure.supxlabel(f"{words}{', bands: their 95 % intervals' * bool(kept)}.{some}", fontsize=8.5)
     return figure
+
+
+def _drawn(taus: Taus) -> Taus:
+    """Returns the models that the figure shows, from the lowest line to the highest."""
+    means = {model: statistics.fmean(tau.mean for tau in by_zoo.values()) for model, by_zoo in _column(taus, 0).items()}
+    values = {
+        model: (means[model], next(iter(by_zoo.values()))[0].invariant_under == "group")
+        for model, by_zoo in taus.items()
+    }
+    order = sorted(headline(values), key=lambda model: (values[model][1], means[model]))
+    return {model: taus[model] for model in order}

@@ -20,12 +20,14 @@ from nfn_monomial.benchmarks.report.figures import name_lines, stroke
 from nfn_monomial.benchmarks.report.tables import (
     COLUMNS,
     COST_COLUMNS,
+    HEADLINE,
     INVARIANT,
     MIB,
     SEES,
     Estimate,
     by_model,
     count,
+    headline,
     over,
     record_of,
     short,
@@ -44,7 +46,6 @@ NOTHING = "-"
 ALL = ("all",)
 PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
 ORIGINAL = "original"
-HEADLINE = 6  # models in Figure 1
 ZOOS = 3  # so many or more are compared with one another
 
 
@@ -98,7 +99,7 @@ def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept =
     rows = summarise(runs)
     results = {"rows": [asdict(row) for row in rows], **record}
     if len({run.settings.subject for run in runs}) >= ZOOS:
-        return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs)})
+        return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs, answers)})
     if all("train_networks" in run.settings.options for run in runs):
         return Report(curve_tables(runs, answers), results, {"curves.png": draw_curves(runs)})
     return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")
@@ -214,15 +215,17 @@ def _table(rows: Sequence[Row]) -> Table:
 def draw_figure(rows: Sequence[Row]) -> Figure:
     """Draws Kendall's tau on test networks that are moved further and further: a panel per activation and train set.
 
-    Models are named where their lines end, those that are invariant in bold; of more than six, the best three that are
-    and the best three that are not. Networks whose group does not scale (tanh) are moved once, by sign flips. Bands are
+    Models are named where their lines end, those that are invariant in bold; of more than six, three of each kind (see
+    `headline`). Networks whose group does not scale (tanh) are moved once, by sign flips. Bands are
     95 % intervals over seeds. Panels of one activation share their vertical range.
     """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.activation, row.train_set), []).append(row)
     most = max(map(len, groups.values()))
-    groups = {key: _headline(group) for key, group in groups.items()}
+    for key, group in groups.items():
+        shown = headline({row.model: (row.moved[0][1].mean, row.invariant == "yes") for row in group})
+        groups[key] = [row for row in group if row.model in shown]
     numbers = {model: i for i, model in enumerate(dict.fromkeys(r.model for group in groups.values() for r in group))}
     wide = min(len(groups), 2)
     high = math.ceil(len(groups) / wide)
@@ -250,19 +253,9 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
         )  # fmt: skip
     seeds = _over(rows).removeprefix("Mean ± standard error").strip()
     words = f"means and 95 % intervals {seeds}" if seeds.startswith("over") else "one seed"
-    some = f"; the best three of each kind of {most} models" * (most > HEADLINE)
+    some = f"; three of each kind of {most} models, the best and the paper's" * (most > HEADLINE)
     figure.supxlabel(f"Bold: invariant to the whole group; {words}{some}. Higher is better.", fontsize=8.5)
     return figure
-
-
-def _headline(rows: Sequence[Row]) -> list[Row]:
-    """Returns at most six of the models, in their order."""
-    if len(rows) <= HEADLINE:
-        return list(rows)
-    best = sorted(rows, key=lambda row: -row.moved[0][1].mean)
-    kinds = [[row.model for row in best if (row.invariant == "yes") == invariant] for invariant in (True, False)]
-    chosen = [model for kind in kinds for model in kind[: HEADLINE // 2]]
-    return [row for row in rows if row.model in chosen]
 
 
 def _over(rows: Sequence[Row]) -> str:

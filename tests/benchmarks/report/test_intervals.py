@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes, difference, mean_difference, ranks
+from nfn_monomial.benchmarks.report.intervals import Interval, Outcomes, difference, mean_difference, mean_of, ranks
 
 SEEDS = (0, 1, 2)
 
@@ -195,3 +195,35 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 def test_ranks() -> None:
     assert ranks({"a": 0.5, "b": 0.9, "c": 0.5, "d": 0.1}) == {"a": 2.5, "b": 1, "c": 2.5, "d": 4}
+
+
+def test_a_mean_over_zoos_has_the_interval_of_independent_networks_and_common_seeds() -> None:
+    rng = np.random.default_rng(3)
+    zoos = [outcomes(rng.normal(size=(3, 400)) + level) for level in (1.0, 2.0, 6.0)]
+    interval = mean_of(zoos)
+    assert interval.mean == pytest.approx(np.mean([zoo.answers.mean() for zoo in zoos]))
+    zero = [outcomes(np.zeros((3, 400))) for _ in zoos]
+    assert interval == mean_difference(list(zip(zoos, zero, strict=True)))
+    assert mean_of([outcomes([[1.0, 2.0]])]) == Interval(1.5, None, None), "one seed"
+    short = outcomes([[4.0] * 400], seeds=(2,))
+    assert mean_of([zoos[0], short]).mean == pytest.approx((zoos[0].answers[2].mean() + 4) / 2)
+
+
+def test_changes_are_of_the_same_runs_and_draws() -> None:
+    rng = np.random.default_rng(4)
+    before = outcomes(rng.normal(size=(3, 50)))
+    after = outcomes(before.answers[:2] + 1.0, seeds=(0, 1))
+    change = after.since(before)
+    assert change is not None
+    assert change.seeds == (0, 1)
+    np.testing.assert_allclose(change.drawn, 1.0, atol=1e-12)
+    assert change.mean == pytest.approx(1.0)
+    np.testing.assert_allclose(change.of((1,)).drawn, 1.0, atol=1e-12)
+    assert after.since(None) is None
+    assert after.since(outcomes([[0.0] * 50], seeds=(7,))) is None
+
+
+def test_no_zero_is_negative_and_means_have_no_sign() -> None:
+    assert Interval(-1e-9, -1e-5, 0.0004).show() == "+0.000 (+0.000 to +0.000)"
+    assert Interval(0.75, 0.5, 1.0).show(2, sign="-") == "0.75 (0.50 to 1.00)"
+    assert Interval(-0.75, None, None).show(2, 100) == "-75.00"

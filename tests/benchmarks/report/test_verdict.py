@@ -111,3 +111,43 @@ def test_runs_that_are_too_short_or_see_too_little_are_not_comparable() -> None:
     for a, b in (replace(first, networks=99), second), (first, replace(second, networks=99)):
         said = judge([(a, b)], ">", Least(), networks)
         assert said == ("not comparable", "99 training networks; the paper has 6,050")
+
+
+def test_a_few_networks_do_not_show_that_accuracies_are_equal() -> None:
+    """Of 200 that are all right, what is wrong in one of 100 may be missing; a difference may be told of few."""
+
+    def right(of: int, count: int) -> Outcomes:
+        return Outcomes((0, 1), np.tile((np.arange(count) < of).astype(float), (2, 1)), None, 100, 1000)
+
+    for count, expected in ((299, OPEN), (300, HOLDS)):
+        for relation in ("=", ">="):
+            assert judge([(right(count, count), right(count, count))], relation)[0] == expected
+    assert judge([(right(150, 150), right(150, 150))] * 2, "=")[0] == HOLDS, "of both sets"
+    said = judge([(right(20, 20), right(20, 20))], "=")[1]
+    assert said == "difference +0.000 (+0.000 to +0.000), 20 test networks"
+    for relation in (">", ">="):
+        assert judge([(right(20, 20), right(5, 20))], relation)[0] == HOLDS
+    assert judge([(right(5, 20), right(20, 20))], ">=")[0] == FAILS
+    true = np.arange(100.0)
+    ranked = Outcomes((0, 1), np.tile(true, (2, 1)), true, 100, 1000)
+    assert judge([(ranked, ranked)], "=")[0] == HOLDS, "a rank correlation is of pairs, which are many"
+    assert judge([(constant(2.0, 2.0), constant(2.0, 2.0))], "=")[0] == HOLDS, "errors are no counts"
+
+
+def test_models_that_say_nothing_are_not_comparable() -> None:
+    true = np.arange(400.0)
+    nothing, good = (Outcomes((0, 1), np.tile(x, (2, 1)), true, 100, 1000) for x in (np.zeros(400), true))
+    for pair in (nothing, nothing), (good, nothing), (nothing, good):
+        assert judge([pair], "=") == ("not comparable", "a model gives all networks the same answer")
+    once = Outcomes((0, 1), np.stack([np.zeros(400), true]), true, 100, 1000)
+    assert judge([(good, once)], "=")[0] == OPEN, "one run that came to nothing is a result"
+
+
+def test_ends_that_are_the_bound_but_for_rounding_are_the_bound() -> None:
+    assert verdict(Interval(0.0, 0.75 - 0.76, 0.76 - 0.75), "=", 0.01) == HOLDS
+    assert verdict(Interval(0.0, 0.75 - 0.76, 0.0), ">=", 0.01) == HOLDS
+
+
+def test_nothing_is_not_judged() -> None:
+    with pytest.raises(ValueError, match="there are no answers"):
+        judge([], ">")

@@ -9,7 +9,7 @@ import pytest
 from made_up_runs import made_up_run
 
 from nfn_monomial.benchmarks.report.beside import Kept
-from nfn_monomial.benchmarks.report.intervals import Outcomes
+from nfn_monomial.benchmarks.report.intervals import Outcomes, mean_of
 from nfn_monomial.benchmarks.report.zoos import draw_zoos, zoo_tables
 from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
@@ -65,11 +65,16 @@ def answers() -> Kept:
 
 def test_means_and_ranks_are_over_zoos() -> None:
     near, ahead, far, *_ = zoo_tables(runs(), answers())
-    assert near.header == ("model", "sees", "invariant", *ZOOS, "mean", "rank", "seeds")
+    assert near.header == ("model", "sees", "invariant", *ZOOS, "mean", "mean, moved", "rank", "seeds")
+    assert far.header == ("model", "sees", "invariant", *ZOOS, "mean", "rank", "seeds")
     lines = {line[0]: line[3:] for line in near.cells}
-    assert lines["STATNN"] == ("0.750 ±0.000", "0.500 ±0.000", "0.750 ±0.000", "0.667", "2.3", "4")
-    assert lines["HNP"][-3:] == ("0.500", "2.7", "4")
-    assert lines["Grams"][-3:] == ("0.875", "1.0", "4")
+    assert lines["STATNN"][:3] == ("0.750 ±0.000", "0.500 ±0.000", "0.750 ±0.000")
+    assert [lines[label][-2:] for label in ("STATNN", "HNP", "Grams")] == [("2.3", "4"), ("2.7", "4"), ("1.0", "4")]
+    without = {line[0]: line[6:] for line in zoo_tables(runs(), {})[0].cells}
+    assert without == {
+        "STATNN": ("0.667", "0.333", "2.3", "4"), "HNP": ("0.500", "0.250", "2.7", "4"),
+        "Grams": ("0.875", "0.875", "1.0", "4"),
+    }  # fmt: skip
     assert {line[0]: line[3] for line in far.cells} == {
         "STATNN": "0.375 ±0.000", "HNP": "0.250 ±0.000", "Grams": "0.875 ±0.000",
     }  # fmt: skip
@@ -77,6 +82,22 @@ def test_means_and_ranks_are_over_zoos() -> None:
     assert "as they are" in near.title
     assert "moved" in far.title
     assert ahead.header == ("model", *ZOOS, "mean")
+
+
+def test_means_are_of_the_answers_and_have_intervals() -> None:
+    kept = answers()
+    near, _, far, *_ = zoo_tables(runs(), kept)
+    for label in ("STATNN", "HNP", "Grams"):
+        as_they_are, moved = ("tau original",) * 3, ("tau 1e4", "tau sign flips", "tau 1e4")
+        for columns, table, at in ((as_they_are, near, 6), (moved, near, 7), (moved, far, 6)):
+            cells = [(zoo, (label, "500 original"), column) for zoo, column in zip(ZOOS, columns, strict=True)]
+            expected = mean_of([kept[cell] for cell in cells])
+            (cell,) = (line[at] for line in table.cells if line[0] == label)
+            assert cell == expected.show(sign="-")
+            assert "(" in cell
+            assert "+" not in cell
+    some = {cell: of for cell, of in kept.items() if cell[0] != "tanh-b"}
+    assert all("(" not in line[6] for line in zoo_tables(runs(), some)[0].cells), "not of the zoos that were kept"
 
 
 def test_differences_are_to_the_best_baseline_of_each_zoo() -> None:
@@ -124,7 +145,7 @@ def test_the_largest_scale_is_the_one_that_is_shown() -> None:
 
 def test_every_zoo_is_in_the_legend() -> None:
     some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
-    assert len(draw_zoos(some).legends[0].get_texts()) == len(ZOOS), "though the lowest model lacks one"
+    assert len(draw_zoos(some, {}).legends[0].get_texts()) == len(ZOOS), "though the lowest model lacks one"
 
 
 def test_claims_of_the_paper_are_of_the_means_over_zoos_of_an_activation() -> None:
@@ -209,12 +230,12 @@ def test_without_answers_nothing_is_compared() -> None:
 def test_models_that_miss_a_zoo_have_no_mean_and_no_rank() -> None:
     some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
     lines = {line[0]: line[3:] for line in zoo_tables(some, {})[0].cells}
-    assert lines["HNP"][2:5] == ("-", "-", "-")
-    assert lines["STATNN"][4] == "2.0"
+    assert lines["HNP"][2:6] == ("-", "-", "-", "-")
+    assert lines["STATNN"][5] == "2.0"
 
 
 def test_invariant_models_are_drawn_apart_and_all_are_named() -> None:
-    figure = draw_zoos(runs())
+    figure = draw_zoos(runs(), {})
     near, far = figure.axes
     assert [text.get_text() for text in near.get_yticklabels()] == ["HNP", "STATNN", "Grams"]
     places = near.get_yticks()
@@ -222,6 +243,40 @@ def test_invariant_models_are_drawn_apart_and_all_are_named() -> None:
     assert [text.get_fontweight() for text in near.get_yticklabels()] == ["normal", "normal", "bold"]
     assert len(figure.legends[0].get_texts()) == len(ZOOS)
     assert "moved" in far.get_title()
+    assert "Three of" not in figure.get_supxlabel()
+    dots = [float(line.get_xdata()[0]) for line in near.lines]  # type: ignore[index]
+    assert sorted(dots) == sorted(tau for taus in TAU.values() for tau in taus)
+
+
+def test_bands_are_the_intervals_of_the_means() -> None:
+    kept = answers()
+    figure = draw_zoos(runs(), kept)
+    assert "bands" in figure.get_supxlabel()
+    bands = [set(band.get_paths()[0].vertices[:, 0]) for band in figure.axes[0].collections if band.get_alpha()]
+    expected = [mean_of([kept[zoo, (label, "500 original"), "tau original"] for zoo in ZOOS]) for label in
+                ("HNP", "STATNN", "Grams")]  # fmt: skip
+    assert bands == [{interval.low, interval.high} for interval in expected]
+    without = draw_zoos(runs(), {})
+    assert not [band for band in without.axes[0].collections if band.get_alpha()]
+    assert "bands" not in without.get_supxlabel()
+
+
+def test_of_many_models_three_of_each_kind_are_drawn() -> None:
+    names = ("monomial", "stats", "gram-stats", "probes-stats", "statnn", "np", "hnp", "gnn")
+    many = [
+        replace(
+            run, label=name,
+            settings=replace(run.settings, model=name),
+            invariant_under="group" if i < 4 else "permutations",
+            tests=tuple(replace(test, metrics={"tau": 0.1 + i / 10}) for test in run.tests),
+        )
+        for i, name in enumerate(names) for run in runs() if run.settings.model == "statnn"
+    ]  # fmt: skip
+    figure = draw_zoos(many, {})
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == [
+        "np", "hnp", "gnn", "monomial", "gram-stats", "probes-stats",
+    ], "the paper's own model, though it is the worst"  # fmt: skip
+    assert "Three of each kind of 8 models, the best and the paper's." in figure.get_supxlabel()
 
 
 def test_the_experiment_reports_so_from_three_zoos_on() -> None:
