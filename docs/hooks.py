@@ -25,12 +25,13 @@ OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", *RE
 
 def experiments() -> list[Path]:
     """Folders of results that have a page."""
-    return sorted(path.parent for path in RESULTS.glob("*/README.md"))
+    return sorted(path.parent for path in RESULTS.glob("*/README.md") if path.parent != ROOT / FROZEN)
 
 
 def frozen() -> str:
-    """The page of all frozen folders, a section each, which is linked by the folder's name."""
-    sections = []
+    """The page of all frozen folders: their index, then a section each, which is linked by the folder's name."""
+    index = (ROOT / FROZEN / "README.md").read_text(encoding="utf-8")
+    sections = [re.sub(r"\]\(([\w-]+)/README\.md", r"](#\1", index)]
     for folder in sorted(path.parent for path in (ROOT / FROZEN).glob("*/README.md")):
         text = re.sub(r"^#", "##", experiment(folder), flags=re.MULTILINE)
         title, _, rest = text.partition("\n")
@@ -38,8 +39,7 @@ def frozen() -> str:
         rest = re.sub(r"\]\(\.\./\.\./", "](../", rest)
         rest = re.sub(r"\]\((?=[\w-]+\.png)", f"](../{FROZEN}/{folder.name}/", rest)
         sections.append(f"{title} {{#{folder.name}}}\n{rest}")
-    what = "What was measured by commands, or by recipes, that have left the package."
-    return "\n".join(["# Frozen pages", "", what, "", *sections])
+    return "\n".join(sections)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -11,6 +11,9 @@ tables = script("tables")
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 SHOWING = ("README.md", "docs/results.md")
+FROZEN = sorted(path.name for path in (ROOT / tables.FROZEN).iterdir() if path.is_dir())
+COMMIT = re.compile(r"\b[0-9a-f]{7}\b")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e-?\d+)?")
 
 
 def read(name: str) -> str:
@@ -34,16 +37,31 @@ def test_every_folder_has_a_page() -> None:
 
 
 def test_frozen_folders_have_a_section_each_that_says_which_commit_has_the_code() -> None:
-    folders = sorted(path.name for path in (ROOT / tables.FROZEN).iterdir())
     parts = re.split(r"^## (.*) \{#([\w-]+)\}$", hook("hooks").frozen(), flags=re.MULTILINE)
-    assert parts[2::3] == folders
+    assert parts[2::3] == FROZEN
+    assert sorted(re.findall(r"^- \[.*\]\(#([\w-]+)\)", parts[0], re.MULTILINE)) == FROZEN
     for text in parts[3::3]:
         assert re.search(r"^Frozen: commit [0-9a-f]{7} is the last that has the (?:code|command)", text, re.MULTILINE)
         assert "**Reading.**" in text
         for name in re.findall(r"\]\(#([\w-]+)", text):
-            assert name in folders
+            assert name in FROZEN
         for path in re.findall(r"\]\(\.\./(benchmarks/[\w/.-]+)", text):
             assert (ROOT / path).exists()
+
+
+def test_the_index_of_frozen_folders_has_each_once_with_its_title_commits_and_numbers() -> None:
+    index = read(f"{tables.FROZEN}/README.md")
+    entries = re.findall(r"^- \[(.*)\]\(([\w-]+)/README\.md\): (.*(?:\n  .*)*)", index, re.MULTILINE)
+    assert sorted(folder for _, folder, _ in entries) == FROZEN
+    assert sorted(re.findall(r"\]\(([\w-]+)/", index)) == FROZEN, "not linked elsewhere"
+    for title, folder, found in entries:
+        page, table = (read(f"{tables.FROZEN}/{folder}/{name}.md") for name in ("README", "table"))
+        assert page.startswith(f"# {title}\n")
+        (first,) = re.findall(r"^Frozen: .*", page, re.MULTILINE)
+        assert set(COMMIT.findall(found)) == set(COMMIT.findall(first)), folder
+        numbers = set(NUMBER.findall(COMMIT.sub("", found)))
+        assert numbers, folder
+        assert numbers <= set(NUMBER.findall(page + table)), folder
 
 
 @pytest.mark.parametrize("name", SHOWING)
