@@ -9,7 +9,7 @@ import pytest
 from made_up_runs import made_up_run
 
 from nfn_monomial.benchmarks.report.beside import Kept
-from nfn_monomial.benchmarks.report.intervals import Outcomes, mean_of
+from nfn_monomial.benchmarks.report.intervals import Outcomes, mean_difference, mean_of
 from nfn_monomial.benchmarks.report.zoos import draw_zoos, zoo_tables
 from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
@@ -109,6 +109,28 @@ def test_differences_are_to_the_best_baseline_of_each_zoo() -> None:
     assert all(0 < mean < 0.3 for mean in means)
     widths = [np.ptp([float(x.strip("()")) for x in text.split()[1::2]]) for text in intervals]
     assert widths[-1] < np.mean(widths[:-1]), "a mean of independent zoos is known better"
+
+
+def test_models_that_run_networks_are_compared_with_the_best_that_sees_weights_alone() -> None:
+    """On each zoo; not with one that is not invariant, though it is better."""
+    named = {"statnn": "raw-gram-stats", "hnp": "stats", "gram-stats": "probes-stats"}
+    mine = [
+        replace(
+            run,
+            settings=replace(run.settings, model=named[run.settings.model]),
+            sees="functions" if run.settings.model == "gram-stats" else "weights",
+            invariant_under="permutations" if run.settings.model == "statnn" else "group",
+        )
+        for run in runs()
+    ]
+    kept = answers()
+    (table,) = (table for table in zoo_tables(mine, kept) if table.title.startswith("Running networks") and
+                "as they are" in table.title)  # fmt: skip
+    ((label, *intervals),) = table.cells
+    assert label == "Grams"
+    cells = [[(zoo, (name, "500 original"), "tau original") for zoo in ZOOS] for name in ("Grams", "HNP")]
+    expected = mean_difference([(kept[one], kept[other]) for one, other in zip(*cells, strict=True)])
+    assert intervals[-1] == expected.show()
 
 
 def test_moved_networks_are_compared_as_they_are_moved() -> None:
