@@ -18,15 +18,16 @@ from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import look, panels
 
-from .tables import by_model, steps_per_epoch
+from .tables import by_model, over_seeds, steps_per_epoch
 
 __all__ = ["draw_learning", "draw_reconstructions", "legend_beside", "name_lines", "stroke"]
 
 COLUMNS = 10  # reconstructions side by side
-LEGEND = 1.9  # inches beside the panels
+BESIDE = 1.9  # inches beside the panels, for a legend or for names of lines
 NAME_GAP = 0.055  # between names of lines, as a share of the panel's height
 NAME_AWAY = 0.05  # of them from the panel, as a share of its width
-LEGEND_LINE = 0.21  # inches that a model's name needs there
+NAME_HIGH = 0.21  # inches that a model's name needs there
+LEVEL_COLOR = "#7F7F7F"
 
 
 def stroke(invariant: bool) -> dict[str, Any]:
@@ -36,19 +37,20 @@ def stroke(invariant: bool) -> dict[str, Any]:
 
 def legend_beside(figure: Figure, handles: Sequence[Artist], bold: Sequence[bool]) -> None:
     """Puts the legend beside the panels, which have no room for so many names; some names are bold."""
-    high = LEGEND_LINE * len(handles) + 0.6
-    figure.set_size_inches(figure.get_figwidth() + LEGEND, max(figure.get_figheight(), high))
+    high = NAME_HIGH * len(handles) + 0.6
+    figure.set_size_inches(figure.get_figwidth() + BESIDE, max(figure.get_figheight(), high))
     legend = figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
     for text, invariant in zip(legend.get_texts(), bold, strict=True):
         text.set_fontweight("bold" if invariant else "normal")
 
 
-def name_lines(ax: Axes, lines: Mapping[str, tuple[float, str, bool]]) -> None:
+def name_lines(ax: Axes, lines: Mapping[str, tuple[float, str, bool]], ends: Mapping[str, float] = {}) -> None:
     """Writes the names of lines where they end, on the right, apart from one another.
 
     Args:
         ax: with its final vertical range.
         lines: name -> height of its end, colour, and whether it is bold.
+        ends: name -> where its line ends, if that is not the panel's edge: then the line to its name is dotted.
     """
     low, high = ax.get_ylim()
     gap = min(NAME_GAP, 1 / max(len(lines), 1)) * (high - low)
@@ -59,13 +61,13 @@ def name_lines(ax: Axes, lines: Mapping[str, tuple[float, str, bool]]) -> None:
     for name in sorted(heights, key=lambda name: -heights[name]):  # and down again, where they left the panel
         heights[name] = min(heights[name], top)
         top = heights[name] - gap
-    end = ax.get_xlim()[1]
+    left, right = ax.get_xlim()
     for name, (value, color, bold) in lines.items():
         ax.annotate(
-            name, (end, value), (end + NAME_AWAY * (end - ax.get_xlim()[0]), heights[name]), color=color, fontsize=8.5,
-            fontweight="bold" if bold else "normal", va="center", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 0,
-                        "relpos": (0, 0.5)},
+            name, (ends.get(name, right), value), (right + NAME_AWAY * (right - left), heights[name]), color=color,
+            fontsize=8.5, fontweight="bold" if bold else "normal", va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "linestyle": ":" if name in ends else "-", "color": color, "alpha": 0.6,
+                        "linewidth": 0.9 if name in ends else 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},
         )  # fmt: skip
 
 
@@ -74,36 +76,45 @@ def draw_learning(
 ) -> Figure:
     """Draws learning curves: a panel for each, a line for every model, the mean over seeds; single runs are faint.
 
-    Over steps, as models of different batches and numbers of networks have epochs of different lengths.
+    Over steps, as models of different batches and numbers of networks have epochs of different lengths. On the last
+    panel, models are named where their lines end.
 
     Args:
         runs: of one experiment, see `by_model`.
         curves: label of the vertical axis -> value of an epoch, as a run's history has it.
         level: name and value of a horizontal line.
     """
-    figure, axes = panels(1, len(curves), (5.0 * len(curves), 4.2))
-    groups = list(by_model(runs).values())
-    bold = [group[0].invariant_under == "group" for group in groups]
-    handles: list[Artist] = []
+    groups = by_model(runs)
+    several = len({key[:2] for key in groups}) > 1
+    high = max(4.2, NAME_HIGH * (len(groups) + 1) + 1)
+    figure, axes = panels(1, len(curves), (5.0 * len(curves) + BESIDE, high))
     for ax, (label, value) in zip(axes, curves.items(), strict=True):
-        for i, group in enumerate(groups):
+        names: dict[str, tuple[float, str, bool]] = {}
+        ends: dict[str, float] = {}
+        for i, (key, group) in enumerate(groups.items()):
             validated = [[epoch for epoch in run.history if epoch["metrics"]] for run in group]
             lines = [[value(epoch) for epoch in epochs] for epochs in validated]
             steps = [epoch["number"] * steps_per_epoch(group[0]) for epoch in max(validated, key=len)]
             shortest = min(map(len, lines))
             mean = np.mean([curve[:shortest] for curve in lines], axis=0)
-            (line,) = ax.plot(steps[:shortest], mean, label=group[0].label, **look(i), **stroke(bold[i]))
-            handles += [line] if ax is axes[0] else []
+            name = ", ".join([group[0].label, *key[:2] * several])
+            bold = group[0].invariant_under == "group"
+            ax.plot(steps[:shortest], mean, label=name, **look(i), **stroke(bold))
             for curve in lines if len(lines) > 1 else ():
                 ax.plot(steps[: len(curve)], curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
+            if len(finite := np.flatnonzero(np.isfinite(mean))):
+                names[name] = float(mean[finite[-1]]), look(i)["color"], bold
+                ends[name] = steps[finite[-1]]
         ax.set(xlabel="training steps", ylabel=label)
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         ax.xaxis.set_major_formatter("{x:,.0f}")
         if level:
-            line = ax.axhline(level[1], color="#7F7F7F", linewidth=0.8, linestyle=":", label=level[0])
-            handles += [line] if ax is axes[0] else []
-    legend_beside(figure, handles, [*bold, *[False] * bool(level)])
-    figure.supxlabel("Bold: invariant to the whole group. Means over seeds; faint: single runs.", fontsize=8.5)
+            ax.axhline(level[1], color=LEVEL_COLOR, linewidth=0.8, linestyle=":", label=level[0])
+            names[level[0]] = level[1], LEVEL_COLOR, False
+    name_lines(axes[-1], names, ends)
+    words = over_seeds(runs).replace("mean ± standard error", "means")
+    words += "; faint: single runs" * any(len(group) > 1 for group in groups.values())
+    figure.supxlabel(f"Bold: invariant to the whole group; {words}.", fontsize=8.5)
     return figure
 
 

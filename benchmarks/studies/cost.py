@@ -26,7 +26,7 @@ from nfn_monomial.benchmarks.train.measure import race, step_memory
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model
-from nfn_monomial.tools.report import PALETTE, Report, Table, panels
+from nfn_monomial.tools.report import Report, Table, look, panels
 
 from .params import zoo_network
 
@@ -212,27 +212,30 @@ def published_table() -> Table:
 
 
 def draw_costs(costs: Sequence[Cost]) -> Figure:
-    """Draws the time of a step and the memory of every model relative to HNP, for each activation and batch size."""
+    """Draws the time of a step and the memory of every model relative to HNP, a dot for each activation and batch size.
+
+    Dots are hollow, so that those that lie on one another can be seen.
+    """
     models = list(dict.fromkeys(c.model for c in costs))
     settings = list(dict.fromkeys((c.activation, c.batch) for c in costs))
-    figure, axes = panels(1, 2, (10.4, 0.32 * len(models) + 1.6))
+    figure, axes = panels(1, 2, (10.4, 0.3 * len(models) + 1.4))
     by = {(c.activation, c.batch, c.model): c for c in costs}
-    height = 0.8 / len(settings)
     for ax, what in zip(axes, ("time of a step", "peak memory"), strict=True):
         for i, setting in enumerate(settings):
             measured = [by[(*setting, model)] for model in models]
             values = [c.step_ms if ax is axes[0] else c.peak_bytes / MIB for c in measured]
             reference = values[models.index(REFERENCE)]
-            places = [j + (i - (len(settings) - 1) / 2) * height for j in range(len(models))]
-            label = f"{setting[0]}, batch {setting[1]}"
-            ax.barh(places, [v / reference for v in values], height * 0.92, color=PALETTE[i % 8], label=label)
+            ax.plot(
+                [v / reference for v in values], range(len(models)), label=f"{setting[0]}, batch {setting[1]}",
+                linestyle="none", markerfacecolor="none", markeredgewidth=1.4, **look(i),
+            )  # fmt: skip
         ax.axvline(1, color="#404040", linewidth=0.8)
         ax.set_xscale("log")
         ax.set_xlabel(f"{what}, HNP = 1")
         ax.set_yticks(range(len(models)), [by[(*settings[0], model)].label for model in models], fontsize=8)
-        ax.invert_yaxis()
+        ax.set_ylim(len(models) - 0.5, -0.5)  # the first model on top
     handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     return figure
 
 

@@ -22,7 +22,7 @@ remake = script("remake")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMANDS = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))["results"]
 FOLDERS = [name for name in COMMANDS if name != "demo" and (RESULTS / name / "config.json").exists()]
-EARLIER = {"augment", "cost", "cost-gpu", "kinds", "ratios-gpu", "ratios512"}
+EARLIER = {"augment", "cost", "kinds"}
 """Made before some of today's settings were there, whose defaults are what was done, or of data in another folder."""
 
 
@@ -87,4 +87,4 @@ def test_other_commands_are_seen() -> None:
     assert list(differences(asked(command.replace("--seeds 3", "--seeds 1")), config)) == ["seeds"]
     assert list(differences(asked(command), {**config, "more": 1})) == ["more"]
     assert list(differences(asked(command), {k: v for k, v in config.items() if k != "task"})) == ["task"]
-    assert len(FOLDERS) > 10
+    assert len(FOLDERS) >= 10

@@ -121,6 +121,8 @@ def test_a_copy_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
 def test_what_was_made_on_a_gpu_is_left_out_without_one(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    entry = {"minutes": 2, "command": "nfn-monomial cost --device cuda"}
+    monkeypatch.setitem(remake.COMMANDS["results"], "cost-gpu", entry)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     remake.main("cost-gpu")
     assert "cost-gpu: left out, as no GPU was found" in capsys.readouterr().out
@@ -139,6 +141,6 @@ def test_a_command_that_fails_ends_it(calls: Calls) -> None:
 
 
 def test_unknown_names(calls: Calls) -> None:
-    with pytest.raises(SystemExit, match="unknown results nothing: choose from params, cost-gpu,"):
+    with pytest.raises(SystemExit, match="unknown results nothing: choose from params, demo, ablation,"):
         remake.main("nothing")
     assert calls.commands == []
