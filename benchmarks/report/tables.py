@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings
@@ -53,16 +53,18 @@ class Estimate:
     """Mean and its standard error, written as ± everywhere, as in the paper; None for a single value.
 
     The standard error is the sample standard deviation over the root of the number of values: see `over` for the words.
+    ``values``: of which it is, one of each seed; results keep them.
     """
 
     mean: float
     error: float | None
+    values: tuple[float, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Estimate:
         numbers = list(values)
         error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
-        return cls(statistics.fmean(numbers), error)
+        return cls(statistics.fmean(numbers), error, tuple(numbers))
 
     def show(self, digits: int = 3) -> str:
         mean = f"{self.mean:.{digits}f}"

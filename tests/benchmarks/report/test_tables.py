@@ -41,6 +41,7 @@ def shown(table: Table, width: int) -> str:
 
 def test_mean_and_standard_error() -> None:
     assert Estimate.of([0.5]) == Estimate(0.5, None)
+    assert Estimate.of([0.5, 0.75]).values == (0.5, 0.75), "so that means can be counted again"
     assert Estimate.of([0.5]).show() == "0.500", "one seed has no error"
     mean = Estimate.of(iter([1.0, 2.0, 3.0]))
     assert mean.mean == 2
