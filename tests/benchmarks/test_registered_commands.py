@@ -22,7 +22,7 @@ remake = script("remake")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMANDS = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))["results"]
 FOLDERS = [name for name in COMMANDS if name != "demo" and (RESULTS / name / "config.json").exists()]
-EARLIER = {"augment", "kinds"}
+EARLIER = {"kinds"}
 """Made before some of today's settings were there, whose defaults are what was done, or of data in another folder."""
 
 

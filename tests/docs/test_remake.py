@@ -20,8 +20,6 @@ COMMANDS, DATA = (
     {name: entry["command"] for name, entry in remake.COMMANDS["results"].items()},
     remake.COMMANDS["data"],
 )
-EARLIER = {"augment"}
-"""Made by options that earlier versions had, or before commands were recorded."""
 
 
 def test_every_committed_folder_has_a_command() -> None:
@@ -39,7 +37,7 @@ def test_commands_presets_settings_and_models_are_there(command: str) -> None:
         assert name in ("make", "demo")
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - EARLIER))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_committed_tables_were_made_by_these_commands(name: str) -> None:
     made = json.loads((COMMITTED / name / "made.json").read_text(encoding="utf-8"))
     assert check(made["command"]) == check(COMMANDS[name])
