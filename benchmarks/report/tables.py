@@ -114,7 +114,7 @@ def trained_on(settings: RunSettings) -> str:
 
 
 def headline(models: Mapping[str, tuple[float, bool]]) -> list[str]:
-    """Returns the models that a figure shows, in their order: of more than six, three of each kind.
+    """Returns the models that a figure shows, in their order: of more than six, three of each kind, or what one lacks.
 
     The best ones, but the paper's own model always.
 
@@ -123,7 +123,8 @@ def headline(models: Mapping[str, tuple[float, bool]]) -> list[str]:
     """
     best = sorted(models, key=lambda model: (model != PAPERS_OWN, -models[model][0]))
     kinds = [[model for model in best if models[model][1] == invariant] for invariant in (True, False)]
-    chosen = [model for kind in kinds for model in kind[: HEADLINE // 2]]
+    half = HEADLINE // 2
+    chosen = [model for kind, other in (kinds, kinds[::-1]) for model in kind[: max(half, HEADLINE - len(other))]]
     return [model for model in models if len(models) <= HEADLINE or model in chosen]
 
 

@@ -233,7 +233,7 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
     """
     numbers = {trained: _drawn(taus) for trained, taus in _by_number(runs).items()}
     every = list(dict.fromkeys(run.settings.subject for run in runs))
-    high = max(map(len, numbers.values()))
+    high, bands = max(map(len, numbers.values())), False
     figure, axes = panels(len(numbers), 2, (11.0, (0.42 * high + 1.5) * len(numbers)))
     for i, (trained, taus) in enumerate(numbers.items()):
         first = {model: next(iter(by_zoo.values()))[0] for model, by_zoo in taus.items()}
@@ -250,7 +250,7 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
                 answers = [_answers(taus, place, kept, model, zoo) for zoo in by_zoo]
                 interval = mean_of([outcomes for outcomes in answers if outcomes]) if all(answers) else None
                 if interval and interval.low is not None and interval.high is not None:
-                    ends = interval.low, interval.high
+                    ends, bands = (interval.low, interval.high), True
                     ax.fill_betweenx([height - 0.32, height + 0.32], *ends, color=MEAN, alpha=0.22, linewidth=0)
             ax.set_yticks(heights, [run.label for run in first.values()] if place == 0 else [])
             for text, invariant in zip(ax.get_yticklabels(), bold, strict=False):
@@ -263,7 +263,7 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
     most = max(len(taus) for taus in _by_number(runs).values())
     some = f" Three of each kind of {most} models, the best and the paper's." * (most > HEADLINE)
     words = "Bold: invariant to the whole group. Dots: zoos; lines: means over them"
-    figure.supxlabel(f"{words}{', bands: their 95 % intervals' * bool(kept)}.{some}", fontsize=8.5)
+    figure.supxlabel(f"{words}{', bands: their 95 % intervals' * bands}.{some}", fontsize=8.5)
     return figure
 
 

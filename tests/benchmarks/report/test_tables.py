@@ -16,7 +16,7 @@ from made_up_runs import made_up_run
 from rich.console import Console
 
 from nfn_monomial.benchmarks.report.figures import draw_learning
-from nfn_monomial.benchmarks.report.tables import COLUMNS, Estimate, by_model, model_table, over, record_of
+from nfn_monomial.benchmarks.report.tables import COLUMNS, Estimate, by_model, headline, model_table, over, record_of
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.report import Report, Table, panels
@@ -148,3 +148,13 @@ def test_learning_curves_are_means_over_seeds_as_long_as_the_shortest_run() -> N
     assert list(named["NP"]) == pytest.approx([(1 + 3) / 2, (1 / 2 + 3) / 2])
     assert list(named["MLP"]) == pytest.approx([1, 1 / 2, 1 / 3])
     assert named["chance"] == [0.25, 0.25]
+
+
+def test_figures_show_six_models_three_of_each_kind_and_the_papers_own() -> None:
+    both = {f"{kind}{i}": (i / 10, kind == "a") for i in range(5) for kind in ("a", "b")}
+    assert headline(both) == ["a2", "b2", "a3", "b3", "a4", "b4"]
+    few = {**{f"a{i}": (i / 10, True) for i in range(8)}, "b": (0.0, False)}
+    assert headline(few) == ["a3", "a4", "a5", "a6", "a7", "b"], "where one kind has too few, the other has more"
+    own = {**both, "monomial": (-1.0, True)}
+    assert headline(own) == ["b2", "a3", "b3", "a4", "b4", "monomial"]
+    assert headline({name: both[name] for name in ("a0", "b4")}) == ["a0", "b4"]
