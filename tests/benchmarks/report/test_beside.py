@@ -203,6 +203,37 @@ def test_a_model_that_stays_on_a_plateau_neither_holds_nor_refutes() -> None:
     assert lines["the hybrid with HNP is above the MLP"][-1].startswith("difference +25.0 (")
 
 
+@pytest.mark.parametrize(
+    ("column", "right", "stays"),
+    [("hybrid", 342, True), ("hybrid", 343, False), ("HNP", 330, True), ("HNP", 331, False)],
+)
+def test_a_plateau_is_less_than_half_of_what_the_paper_has(column: str, right: int, stays: bool) -> None:
+    """Of its model: 68.43 and 66.02 percent."""
+    numbers = {"Monomial-HNP (Fourier)": 500, "HNP (Fourier)": 500}
+    numbers["Monomial-HNP (Fourier)" if column == "hybrid" else "HNP (Fourier)"] = right
+    kept = {
+        ("x", (model,), "test"): Outcomes((0, 1), np.tile(np.arange(1000.0) < n, (2, 1)) * 1.0, None, 4000, 200_000)
+        for model, n in numbers.items()
+    }
+    said = classified(kept)["the hybrid with HNP is above HNP"][-1]
+    assert ("stays on a plateau" in said) == stays
+
+
+@pytest.mark.parametrize(
+    ("experiment", "title"), [("classify-inr", "Images of mnist classified"), ("edit-inr", "dilate")]
+)
+def test_runs_are_as_long_as_half_of_the_papers(experiment: str, title: str) -> None:
+    steps = {"classify-inr": 100_000, "edit-inr": 25_000}[experiment]
+    hybrid, hnp, column = {
+        "classify-inr": ("Monomial-HNP (Fourier)", "HNP (Fourier)", "test"), "edit-inr": ("Monomial-NP", "HNP", "MSE"),
+    }[experiment]  # fmt: skip
+    report = Report([table(title, "model", {hybrid: "?", hnp: "?"}, column, 2)], {})
+    for some, expected in ((steps - 1, True), (steps, False)):
+        kept = {("x", (model,), column): replace(of_each((1.0, 1.0)), steps=some) for model in (hybrid, hnp)}
+        lines = beside_paper(report, experiment, kept).tables[-1].cells
+        assert {line[-2] == "not comparable" for line in lines} == {expected}
+
+
 def test_how_far_two_models_fall_is_compared_not_where_they_end() -> None:
     true = np.arange(400.0)
     noise = np.random.default_rng(0).normal(0, 100, (2, 400))

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_up_runs import made_up_run
+from matplotlib.collections import LineCollection
 
 from nfn_monomial.benchmarks.report.beside import Kept
 from nfn_monomial.benchmarks.report.intervals import Outcomes, mean_difference, mean_of
 from nfn_monomial.benchmarks.report.zoos import draw_zoos, zoo_tables
 from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
+from nfn_monomial.tools.report import PALETTE
 
 ZOOS = ("relu-a", "tanh-b", "relu-c")
 LABELS = {"statnn": ("STATNN", "permutations"), "hnp": ("HNP", "permutations"), "gram-stats": ("Grams", "group")}
@@ -270,19 +272,31 @@ def test_invariant_models_are_drawn_apart_and_all_are_named() -> None:
     assert sorted(dots) == sorted(tau for taus in TAU.values() for tau in taus)
 
 
-def test_bands_are_the_intervals_of_the_means() -> None:
+def test_both_panels_have_their_dots_means_and_bands() -> None:
     kept = answers()
     figure = draw_zoos(runs(), kept)
     assert "bands" in figure.get_supxlabel()
-    bands = [set(band.get_paths()[0].vertices[:, 0]) for band in figure.axes[0].collections if band.get_alpha()]
-    expected = [mean_of([kept[zoo, (label, "500 original"), "tau original"] for zoo in ZOOS]) for label in
-                ("HNP", "STATNN", "Grams")]  # fmt: skip
-    assert bands == [{interval.low, interval.high} for interval in expected]
-    without = draw_zoos(runs(), {})
-    assert not [band for band in without.axes[0].collections if band.get_alpha()]
+    moved = ("tau 1e4", "tau sign flips", "tau 1e4")
+    for ax, columns, share in zip(figure.axes, (("tau original",) * 3, moved), (1, 2), strict=True):
+        numbers = {model: [tau / (1 if model == "gram-stats" else share) for tau in TAU[model]] for model in TAU}
+        dots = [(float(line.get_xdata()[0]), line.get_color()) for line in ax.lines]  # type: ignore[index]
+        order = ("hnp", "statnn", "gram-stats")
+        assert dots == [(tau, PALETTE[zoo]) for model in order for zoo, tau in enumerate(numbers[model])], (
+            "a colour for each zoo"
+        )
+        lines = [line.get_segments()[0][0][0] for line in ax.collections if isinstance(line, LineCollection)]
+        assert lines == pytest.approx([np.mean(numbers[model]) for model in order])
+        bands = [band.get_paths()[0].vertices[:, 0] for band in ax.collections if band.get_alpha()]
+        for band, model in zip(bands, order, strict=True):
+            cells = [(zoo, (LABELS[model][0], "500 original"), name) for zoo, name in zip(ZOOS, columns, strict=True)]
+            interval = mean_of([kept[cell] for cell in cells])
+            assert set(band) == {interval.low, interval.high}
     one = {cell: outcomes.of((0,)) for cell, outcomes in kept.items()}
-    for figure in without, draw_zoos(runs(), one):
-        assert "bands" not in figure.get_supxlabel()
+    some = {cell: outcomes for cell, outcomes in kept.items() if cell[0] != "relu-c"}
+    for answered in {}, one, some:
+        without = draw_zoos(runs(), answered)
+        assert not [band for ax in without.axes for band in ax.collections if band.get_alpha()]
+        assert "bands" not in without.get_supxlabel()
 
 
 def test_of_many_models_three_of_each_kind_are_drawn() -> None:
@@ -304,6 +318,8 @@ def test_of_many_models_three_of_each_kind_are_drawn() -> None:
 
 
 def test_the_experiment_reports_so_from_three_zoos_on() -> None:
-    assert list(predict_report(runs(), answers=answers()).figures) == ["zoos.png"]
+    figures = predict_report(runs(), answers=answers()).figures
+    assert list(figures) == ["zoos.png"]
+    assert "bands" in figures["zoos.png"].get_supxlabel()
     two = [run for run in runs() if run.settings.subject != "relu-c"]
     assert list(predict_report(two).figures) == ["curves.png"]
