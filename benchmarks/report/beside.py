@@ -190,6 +190,8 @@ def judge_claim(published: Published, claim: Claim, pairs: Sequence[tuple[Outcom
     Returns:
         The two numbers, the verdict, and why.
     """
+    seeds = tuple(seed for seed in pairs[0][0].seeds if all(seed in first.seeds for first, _ in pairs))
+    pairs = [(first.of(seeds), second.of(seeds)) for first, second in pairs] if seeds else pairs
     means = [float(np.mean([outcomes.mean for outcomes in side])) for side in zip(*pairs, strict=True)]
     digits = 2 if published.percent else 3 if _shares(pairs) else 4
     numbers = " and ".join(f"{mean * (100 if published.percent else 1):.{digits}f}" for mean in means)
@@ -268,7 +270,7 @@ def judge(
                 return "not comparable", f"{outcomes.steps:,} steps; the paper has {needed.paper}"
             if outcomes.networks < needed.networks:
                 return "not comparable", f"{outcomes.networks:,} training networks; the paper has {needed.paper}"
-    if any(o.true is not None and not np.ptp(o.answers, axis=1).any() for o in itertools.chain(*pairs)):
+    if any(o.true is not None and (o.answers == o.answers[:, :1]).all() for o in itertools.chain(*pairs)):
         return "not comparable", "a model gives all networks the same answer"
     interval = mean_difference(pairs)
     shares = _shares(pairs)

@@ -244,7 +244,9 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
                 for zoo, tau in by_zoo.items():
                     number = every.index(zoo)
                     style: dict[str, Any] = {"color": PALETTE[number % len(PALETTE)], "markersize": 4}
-                    ax.plot(tau.mean, height + APART * (len(every) / 2 - number), marker="o", **style)
+                    ax.plot(tau.mean, height + APART * ((len(every) - 1) / 2 - number), marker="o", **style)
+                if len(by_zoo) < len(_zoos(taus)):
+                    continue  # a mean of other zoos is no mean to compare with
                 mean = statistics.fmean(tau.mean for tau in by_zoo.values())
                 ax.vlines(mean, height - 0.32, height + 0.32, color=MEAN, linewidth=1.5)
                 answers = [_answers(taus, place, kept, model, zoo) for zoo in by_zoo]

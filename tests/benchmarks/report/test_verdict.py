@@ -139,6 +139,10 @@ def test_models_that_say_nothing_are_not_comparable() -> None:
     nothing, good = (Outcomes((0, 1), np.tile(x, (2, 1)), true, 100, 1000) for x in (np.zeros(400), true))
     for pair in (nothing, nothing), (good, nothing), (nothing, good):
         assert judge([pair], "=") == ("not comparable", "a model gives all networks the same answer")
+    lost = Outcomes((0, 1), np.full((2, 400), -np.inf), true, 100, 1000)  # what is kept of answers that are NaN
+    each = Outcomes((0, 1), np.tile([[1.0], [2.0]], (1, 400)), true, 100, 1000)
+    for pair in (good, lost), (lost, lost), (good, each):
+        assert judge([pair], ">")[0] == "not comparable"
     once = Outcomes((0, 1), np.stack([np.zeros(400), true]), true, 100, 1000)
     assert judge([(good, once)], "=")[0] == OPEN, "one run that came to nothing is a result"
 

@@ -242,6 +242,13 @@ def test_the_numbers_are_of_the_seeds_that_are_compared() -> None:
     assert zoo_tables(runs(), kept)[-1].cells == zoo_tables(runs(), answers())[-1].cells
 
 
+def test_numbers_of_claims_are_of_the_seeds_that_all_zoos_have() -> None:
+    kept = {cell: of.of((0, 1)) if cell[0] == "relu-a" else of for cell, of in answers().items()}
+    lines = {line[1]: line for line in zoo_tables(runs(), kept)[-1].cells}
+    short = {cell: of.of((0, 1)) for cell, of in answers().items()}
+    assert lines == {line[1]: line for line in zoo_tables(runs(), short)[-1].cells}
+
+
 def test_a_claim_that_a_zoo_has_no_answers_to_is_not_judged() -> None:
     kept = {cell: of for cell, of in answers().items() if cell != ("relu-c", ("HNP", "500 original"), "tau 1e4")}
     assert [line[1] for line in zoo_tables(runs(), kept)[-1].cells] == [STATNN_FALLS]
@@ -297,6 +304,15 @@ def test_both_panels_have_their_dots_means_and_bands() -> None:
         without = draw_zoos(runs(), answered)
         assert not [band for ax in without.axes for band in ax.collections if band.get_alpha()]
         assert "bands" not in without.get_supxlabel()
+
+
+def test_a_model_that_lacks_a_zoo_has_no_mean_in_the_figure() -> None:
+    some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
+    near, _ = draw_zoos(some, {}).axes
+    assert sum(isinstance(line, LineCollection) for line in near.collections) == 2
+    assert len(near.lines) == 3 * len(ZOOS) - 1
+    heights = [float(line.get_ydata()[0]) for line in near.lines]  # type: ignore[index]
+    assert np.mean(heights[-3:]) == pytest.approx(near.get_yticks()[-1]), "dots are about the middle of their line"
 
 
 def test_of_many_models_three_of_each_kind_are_drawn() -> None:
