@@ -71,6 +71,7 @@ def test_claims_are_judged_by_the_answers_that_were_kept() -> None:
         ),
         "the hybrid's error is that of NP": ("holds", "difference +0.0000 (+0.0000 to +0.0000)"),
     }, "none of the MLP, whose answers were not kept"  # fmt: skip
+    assert report.tables[-1].cells[0][3] == "0.0315 and 0.0324"
     short = {key: replace(outcomes, steps=10_000) for key, outcomes in kept.items()}
     lines = beside_paper(edits(**cells), "edit-inr", short).tables[-1].cells
     assert {line[-2] for line in lines} == {"not comparable"}
@@ -270,6 +271,10 @@ def test_a_claim_may_need_more_than_its_table() -> None:
     }
     judged = {line[1]: line[-2] for line in beside_paper(report, "predict-generalization", kept).tables[-1].cells}
     assert judged["Monomial-NFN is above GNN on networks as they are"] == "not comparable"
+    for networks, expected in ((999, "not comparable"), (1000, "holds")):
+        more = {cell: replace(outcomes, networks=networks) for cell, outcomes in kept.items()}
+        lines = beside_paper(report, "predict-generalization", more).tables[-1].cells
+        assert {line[1]: line[-2] for line in lines}["Monomial-NFN is above GNN on networks as they are"] == expected
     assert judged["Monomial-NFN is as good as HNP on networks as they are"] == "holds"
     for title in ("Test accuracy of leaky_relu networks", "Test accuracy of tanh-not-relu networks"):
         other = Report([replace(report.tables[0], title=title)], {})

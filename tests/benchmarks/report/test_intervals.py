@@ -205,6 +205,8 @@ def test_a_mean_over_zoos_has_the_interval_of_independent_networks_and_common_se
     zero = [outcomes(np.zeros((3, 400))) for _ in zoos]
     assert interval == mean_difference(list(zip(zoos, zero, strict=True)))
     assert mean_of([outcomes([[1.0, 2.0]])]) == Interval(1.5, None, None), "one seed"
+    turned = outcomes(zoos[1].answers[::-1], seeds=SEEDS[::-1])
+    assert mean_of([zoos[0], turned, zoos[2]]) == interval, "seeds go together"
     short = outcomes([[4.0] * 400], seeds=(2,))
     assert mean_of([zoos[0], short]).mean == pytest.approx((zoos[0].answers[2].mean() + 4) / 2)
 

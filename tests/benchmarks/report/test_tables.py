@@ -158,3 +158,5 @@ def test_figures_show_six_models_three_of_each_kind_and_the_papers_own() -> None
     own = {**both, "monomial": (-1.0, True)}
     assert headline(own) == ["b2", "a3", "b3", "a4", "b4", "monomial"]
     assert headline({name: both[name] for name in ("a0", "b4")}) == ["a0", "b4"]
+    seven = {f"a{i}": (i / 10, True) for i in range(7)}
+    assert headline(seven) == [f"a{i}" for i in range(1, 7)]

@@ -306,6 +306,27 @@ def test_both_panels_have_their_dots_means_and_bands() -> None:
         assert "bands" not in without.get_supxlabel()
 
 
+def test_numbers_of_training_networks_have_a_row_of_panels_each() -> None:
+    more = [
+        replace(
+            run,
+            settings=replace(run.settings, options={"train_networks": 5000}),
+            tests=tuple(replace(test, metrics={"tau": test.metrics["tau"] / 4}) for test in run.tests),
+        )
+        for run in runs()
+    ]
+    axes = draw_zoos([*runs(), *more], {}).axes
+    titles = [ax.get_title() for ax in axes]
+    assert [title.split()[0] for title in titles] == ["500", "500", "5000", "5000"]
+    largest = [max(float(line.get_xdata()[0]) for line in ax.lines) for ax in axes]  # type: ignore[index]
+    assert largest == [0.875, 0.875, 0.875 / 4, 0.875 / 4]
+
+
+def test_a_model_of_ours_that_lacks_a_zoo_is_not_compared() -> None:
+    some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("gram-stats", "relu-c")]
+    assert not [table for table in zoo_tables(some, answers()) if table.title.startswith("Ahead")]
+
+
 def test_a_model_that_lacks_a_zoo_has_no_mean_in_the_figure() -> None:
     some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
     near, _ = draw_zoos(some, {}).axes

@@ -40,14 +40,18 @@ def test_table_is_relative_to_hnp() -> None:
 def test_figure_has_a_dot_for_each_setting_at_the_height_of_its_model(batches: tuple[int, ...]) -> None:
     """No bars, which would not start at 0 on a logarithmic axis."""
     settings = [(activation, batch) for activation in ("relu", "tanh") for batch in batches]
-    models = ["hnp", *(f"model {i}" for i in range(22))]
+    models = ["statnn", "hnp", *(f"model {i}" for i in range(21))]
     costs = [
         Cost(*setting, model, model.upper(), "group", 20_000, 2.0**i * (j + 1), 0.5, (i + 1) << 20)
         for j, setting in enumerate(settings)
         for i, model in enumerate(models)
     ]
     figure = draw_costs(costs)
-    for ax, of_model in zip(figure.axes, ([2.0**i for i in range(23)], list(range(1, 24))), strict=True):
+    for ax, of_model in zip(
+        figure.axes, ([2.0 ** (i - 1) for i in range(23)], [i / 2 for i in range(1, 24)]), strict=True
+    ):
+        low, high = ax.get_ylim()
+        assert low > high, "the first model is on top"
         assert not ax.patches
         assert ax.get_xscale() == "log"
         *dots, one = ax.lines
@@ -56,6 +60,7 @@ def test_figure_has_a_dot_for_each_setting_at_the_height_of_its_model(batches: t
         for line in dots:
             assert line.get_linestyle() == "None"
             assert line.get_marker() != "None"
+            assert line.get_markerfacecolor() == "none"
             assert list(line.get_ydata()) == list(range(23))
             assert list(line.get_xdata()) == pytest.approx(of_model)
         assert len({(line.get_color(), line.get_marker()) for line in dots}) == len(settings)
