@@ -16,7 +16,7 @@ from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.tools.predictors.architectures import MixedActivation
 from nfn_monomial.tools.predictors.invariants import InvariantModel
 from nfn_monomial.tools.predictors.models import model_class
-from nfn_monomial.tools.report import PALETTE, Table, panels
+from nfn_monomial.tools.report import MARKERS, PALETTE, Table, panels
 
 from .beside import Kept, as_in_paper, claimed, claims_table, judge_claim
 from .intervals import Interval, Outcomes, difference, mean_difference, mean_of, paired, ranks
@@ -243,8 +243,8 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
             for height, (model, by_zoo) in zip(heights, _column(taus, place).items(), strict=True):
                 for zoo, tau in by_zoo.items():
                     number = every.index(zoo)
-                    style: dict[str, Any] = {"color": PALETTE[number % len(PALETTE)], "markersize": 4}
-                    ax.plot(tau.mean, height + APART * ((len(every) - 1) / 2 - number), marker="o", **style)
+                    apart = APART * ((len(every) - 1) / 2 - number)
+                    ax.plot(tau.mean, height + apart, markersize=4, **_dot(number))
                 if len(by_zoo) < len(_zoos(taus)):
                     continue  # a mean of other zoos is no mean to compare with
                 mean = statistics.fmean(tau.mean for tau in by_zoo.values())
@@ -259,14 +259,18 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
                 text.set_fontweight("bold" if invariant else "normal")
             ax.set_title(f"{trained} training networks, test networks {words}", fontsize=10)
             ax.set_xlabel("Kendall's tau")
-    colors = [PALETTE[i % len(PALETTE)] for i in range(len(every))]
-    dots = [Line2D([], [], color=c, marker="o", linestyle="", label=z) for c, z in zip(colors, every, strict=True)]
+    dots = [Line2D([], [], linestyle="", label=zoo, **_dot(number)) for number, zoo in enumerate(every)]
     figure.legend(handles=dots, fontsize=8, frameon=False, ncols=6, loc="outside upper center")
     most = max(len(taus) for taus in _by_number(runs).values())
-    some = f" Three of each kind of {most} models, the best and the paper's." * (most > HEADLINE)
+    some = f" {HEADLINE} of {most} models, the best of each kind and the paper's." * (most > HEADLINE)
     words = "Bold: invariant to the whole group. Dots: zoos; lines: means over them"
     figure.supxlabel(f"{words}{', bands: their 95 % intervals' * bands}.{some}", fontsize=8.5)
     return figure
+
+
+def _dot(number: int) -> dict[str, Any]:
+    """Returns how a zoo is drawn: in a color of its own, then in another shape."""
+    return {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number // len(PALETTE) % len(MARKERS)]}
 
 
 def _drawn(taus: Taus) -> Taus:

@@ -253,7 +253,7 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
         )  # fmt: skip
     seeds = _over(rows).removeprefix("Mean ± standard error").strip()
     words = f"means and 95 % intervals {seeds}" if seeds.startswith("over") else "one seed"
-    some = f"; three of each kind of {most} models, the best and the paper's" * (most > HEADLINE)
+    some = f"; {HEADLINE} of {most} models, the best of each kind and the paper's" * (most > HEADLINE)
     figure.supxlabel(f"Bold: invariant to the whole group; {words}{some}. Higher is better.", fontsize=8.5)
     return figure
 

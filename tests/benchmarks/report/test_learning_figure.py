@@ -85,6 +85,21 @@ def test_a_name_leads_to_where_its_own_curve_ends() -> None:
     assert names(last)["model 2 (Fourier)"].xy == pytest.approx((2, 0.402)), "it has no value after that"
 
 
+def test_a_seed_that_was_stopped_ends_the_mean_and_its_own_line_alone() -> None:
+    for stopped in (0, 1):
+        some = runs(1, seeds=2)
+        some[stopped] = replace(some[stopped], history=some[stopped].history[:2])
+        mean, *single = draw_learning(some, CURVES).axes[-1].lines
+        assert list(mean.get_ydata()) == pytest.approx([0.205, 0.405])
+        assert [list(line.get_xdata()) for line in single] == [[1, 2, 3][: 2 if i == stopped else 3] for i in (0, 1)]
+
+
+def test_lines_lead_dotted_from_the_end_of_a_curve_to_its_name() -> None:
+    found = names(draw_learning(runs(1), CURVES, ("chance", 0.5)).axes[-1])
+    styles = {name: text.arrow_patch.get_linestyle() for name, text in found.items()}
+    assert styles == {"model 0 (Fourier)": ":", "chance": "-"}
+
+
 def test_several_subjects_are_told_apart() -> None:
     some = [replace(one, settings=replace(one.settings, subject=name)) for one in runs(1) for name in ("relu", "tanh")]
     last = draw_learning(some, CURVES).axes[-1]

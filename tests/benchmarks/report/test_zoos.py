@@ -274,7 +274,7 @@ def test_invariant_models_are_drawn_apart_and_all_are_named() -> None:
     assert [text.get_fontweight() for text in near.get_yticklabels()] == ["normal", "normal", "bold"]
     assert len(figure.legends[0].get_texts()) == len(ZOOS)
     assert "moved" in far.get_title()
-    assert "Three of" not in figure.get_supxlabel()
+    assert "best of each kind" not in figure.get_supxlabel(), "of few models all are shown"
     dots = [float(line.get_xdata()[0]) for line in near.lines]  # type: ignore[index]
     assert sorted(dots) == sorted(tau for taus in TAU.values() for tau in taus)
 
@@ -351,7 +351,20 @@ def test_of_many_models_three_of_each_kind_are_drawn() -> None:
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == [
         "np", "hnp", "gnn", "monomial", "gram-stats", "probes-stats",
     ], "the paper's own model, though it is the worst"  # fmt: skip
-    assert "Three of each kind of 8 models, the best and the paper's." in figure.get_supxlabel()
+    assert "6 of 8 models, the best of each kind and the paper's." in figure.get_supxlabel()
+
+
+def test_many_zoos_look_different_from_one_another() -> None:
+    names = [f"relu-{letter}" for letter in "abcdefghij"]
+    many = [
+        replace(run, settings=replace(run.settings, subject=name))
+        for name in names for run in runs() if run.settings.subject == "relu-a"
+    ]  # fmt: skip
+    figure = draw_zoos(many, {})
+    entries = figure.legends[0].legend_handles
+    looks = [(entry.get_color(), entry.get_marker()) for entry in entries]  # type: ignore[union-attr]
+    assert len(set(looks)) == len(names)
+    assert [(line.get_color(), line.get_marker()) for line in figure.axes[0].lines] == 3 * looks
 
 
 def test_the_experiment_reports_so_from_three_zoos_on() -> None:

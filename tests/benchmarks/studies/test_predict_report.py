@@ -138,7 +138,7 @@ def test_figure_has_the_best_three_of_each_kind() -> None:
     assert {text.get_text() for text in figure.axes[0].texts} == {
         *(f"yes {i}" for i in (2, 3, 4)), *(f"perm. only {i}" for i in (2, 3, 4)),
     }  # fmt: skip
-    assert "; three of each kind of 10 models, the best and the paper's" in figure.get_supxlabel(), "of one panel"
+    assert "; 6 of 10 models, the best of each kind and the paper's" in figure.get_supxlabel(), "of one panel"
     own = [replace(row, model="monomial" if row.model == "yes0" else row.model) for row in drawn]
     names = {text.get_text() for text in draw_figure(own).axes[0].texts}
     assert {"yes 0", "yes 3", "yes 4"} < names, "the paper's own model always"
