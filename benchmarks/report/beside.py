@@ -44,7 +44,8 @@ RULE = (
     "A claim holds if the whole 95 % interval of the difference is on its side, and does not hold if it is on the "
     f"other; numbers are the same if the interval lies within {EQUAL_TAU} (tau, accuracy) or {EQUAL_ERROR:.0%} "
     "(errors), and one is as good as another if the interval ends nowhere further below. The interval is of a paired "
-    "bootstrap over test networks, and of Student's distribution over seeds. Equal accuracies need "
+    "bootstrap over test networks, and of Student's distribution over seeds, wider by what training networks these "
+    "share. Equal accuracies need "
     f"{LEAST_TESTED} test networks."
 )
 
@@ -94,6 +95,7 @@ def kept_outcomes(
             None if true is None else true.double().numpy(),
             min(_seen(run) for run, _, _ in by_seed.values()),
             min(_steps(run) for run, _, _ in by_seed.values()),
+            shared=max(_shared(run) for run, _, _ in by_seed.values()),
         )
         for cell, by_seed in kept.items()
         for _, _, true in list(by_seed.values())[:1]
@@ -114,6 +116,12 @@ def _seen(run: Run) -> int:
     """Returns the number of networks that a run was trained on, without moved copies that were stored beside them."""
     copies = run.settings.train_set == "augmented" and "augment_scale" in run.settings.options
     return run.networks["train"] // (2 if copies else 1)
+
+
+def _shared(run: Run) -> float:
+    """Returns the share of its training networks that another seed has, too; 0 if all of them train on the same."""
+    share = _seen(run) / run.networks.get("pool", _seen(run))
+    return share if share < 1 else 0.0
 
 
 def _steps(run: Run) -> int:

@@ -10,8 +10,13 @@ The interval of a difference has both of its sources:
   too little. Over several zoos it is the means over these, because a seed begins with the same weights in all of them.
 
 Seeds also differ because there are few test networks. That part counts twice, so intervals are rather too wide: 0 to 5
-of 100 intervals of two equal models leave out 0. One seed says nothing of training, and so has no interval. What all
-seeds have in common, such as one set of training networks, no interval knows, nor what other zoos would be like.
+of 100 intervals of two equal models leave out 0. One seed says nothing of training, and so has no interval.
+
+Seeds that draw their own training networks from one set share some of them, by which they differ too little. What they
+show of training is then widened, as if training networks were all that varies: with a share r in common, the variance
+of a mean over S seeds is theirs times (r + (1 - r) / S) / (1 - r), not 1 / S (cf. Nadeau and Bengio, Inference for the
+generalization error, Machine Learning 52, 2003). Where all seeds have the same training networks, an interval is of
+these networks; and it is always of these zoos, not of others.
 """
 
 from __future__ import annotations
@@ -46,6 +51,8 @@ class Outcomes:
         networks: that a run was trained on.
         steps: that a run was trained for.
         before: of the same runs: then a run's number is how far it is above the one there.
+        shared: the share of their training networks that two seeds have in common on average, if each draws its own;
+            less than 1, and 0 where all have the same ones.
     """
 
     seeds: tuple[int, ...]
@@ -54,6 +61,7 @@ class Outcomes:
     networks: int
     steps: int
     before: Outcomes | None = None
+    shared: float = 0.0
 
     def __post_init__(self) -> None:
         if self.answers.ndim != 2 or len(self.answers) != len(self.seeds):
@@ -142,8 +150,9 @@ def mean_difference(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> Interval:
     Raises:
         ValueError: as `difference`.
     """
-    seeds = _common([outcomes for pair in pairs for outcomes in pair])
-    return _interval([_by_seed(*pair, seeds) for pair in pairs])
+    every = [outcomes for pair in pairs for outcomes in pair]
+    seeds = _common(every)
+    return _interval([_by_seed(*pair, seeds) for pair in pairs], _widened(every, len(seeds)))
 
 
 def mean_of(several: Sequence[Outcomes]) -> Interval:
@@ -153,7 +162,8 @@ def mean_of(several: Sequence[Outcomes]) -> Interval:
         ValueError: if they have no seed in common.
     """
     seeds = _common(several)
-    return _interval([outcomes.drawn[[outcomes.seeds.index(seed) for seed in seeds]] for outcomes in several])
+    numbers = [outcomes.drawn[[outcomes.seeds.index(seed) for seed in seeds]] for outcomes in several]
+    return _interval(numbers, _widened(several, len(seeds)))
 
 
 def _common(several: Sequence[Outcomes]) -> list[int]:
@@ -166,8 +176,17 @@ def _common(several: Sequence[Outcomes]) -> list[int]:
     return seeds
 
 
-def _interval(each: Sequence[Array]) -> Interval:
-    """Returns the interval of the mean of numbers ``(seeds, 1 + DRAWS)``, each on test networks of its own."""
+def _widened(several: Sequence[Outcomes], seeds: int) -> float:
+    """Returns the variance of a mean over seeds, as a multiple of that of one: the inverse of their number or more."""
+    shared = max(outcomes.shared for outcomes in several)
+    return (shared + (1 - shared) / seeds) / (1 - shared)
+
+
+def _interval(each: Sequence[Array], widened: float) -> Interval:
+    """Returns the interval of the mean of numbers ``(seeds, 1 + DRAWS)``, each on test networks of its own.
+
+    ``widened``: see `_widened`.
+    """
     by_seed = np.stack(each)
     trained = by_seed[:, :, 0].mean(0)
     mean = float(trained.mean())
@@ -177,7 +196,7 @@ def _interval(each: Sequence[Array]) -> Interval:
     networks = np.mean([some[:, 1:].mean(0)[order] for some, order in zip(by_seed, orders, strict=True)], axis=0)
     places = (np.arange(DRAWS) + 0.5) / DRAWS  # evenly, because the ends of the distribution are far out
     training = student.ppf(np.random.default_rng(len(each)).permutation(places), len(trained) - 1)
-    draws = networks + training * np.sqrt(trained.var(ddof=1) / len(trained))
+    draws = networks + training * np.sqrt(trained.var(ddof=1) * widened)
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean, float(low), float(high))
 

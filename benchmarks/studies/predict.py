@@ -136,7 +136,13 @@ def predict_generalization(
     Raises:
         ValueError: if a device is not there, or as `check`.
     """
-    return sweep(plan(config, check(config, corpora)), store, on_progress)
+    corpora = check(config, corpora)
+    runs = sweep(plan(config, corpora), store, on_progress)
+    pools = {corpus.activation: sum(map(len, corpus.train)) for corpus in corpora.values()}
+    return [
+        replace(run, networks=run.networks | {"pool": pools[run.settings.subject]}) if config.train_networks else run
+        for run in runs
+    ]
 
 
 def require_models(config: PredictConfig) -> None:

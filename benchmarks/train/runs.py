@@ -119,7 +119,7 @@ class Run:
     invariant_under: str
     sees: str
     parameters: int
-    networks: dict[str, int]  # numbers of networks for train, val, test
+    networks: dict[str, int]  # numbers of networks for train, val, test; and of the pool that those for train are of
     tests: tuple[TestResult, ...]
     val: dict[str, float]  # metrics of the best epoch on the validation set
     best_epoch: int

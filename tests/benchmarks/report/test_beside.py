@@ -137,6 +137,17 @@ def test_the_shortest_of_the_seeds_counts() -> None:
         assert outcomes.seeds == (0, 1, 2)
 
 
+def test_seeds_that_draw_their_networks_from_one_pool_share_some() -> None:
+    def shared(pool: dict[str, int], **options: object) -> float:
+        runs = [kept_run("HNP", seed, **options) for seed in (0, 1)]  # type: ignore[arg-type]
+        (outcomes,) = found(*(replace(run, networks=run.networks | pool) for run in runs)).values()
+        return outcomes.shared
+
+    assert shared({"pool": 160}) == 0.25
+    assert shared({"pool": 160}, train_set="augmented", augment_scale=10.0) == 0.125
+    assert shared({"pool": 40}) == shared({}) == 0, "all of them train on the same: of these an interval is"
+
+
 def test_moved_copies_are_no_more_networks() -> None:
     """Where they are stored beside the networks; those that are moved in training are never more."""
     (outcomes,) = found(kept_run("HNP", 0, train_set="augmented", augment_scale=10.0)).values()

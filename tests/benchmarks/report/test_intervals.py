@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
@@ -106,6 +108,36 @@ def test_seeds_that_go_up_and_down_together_in_all_zoos_are_no_more_seeds() -> N
         interval = mean_difference(pairs)
         missed += not (interval.low or 0) <= 0 <= (interval.high or 0)
     assert missed <= 6, f"{missed} of 60"
+
+
+@pytest.mark.parametrize("zoos", [1, 6])
+def test_training_networks_that_seeds_share_are_no_more_networks(zoos: int) -> None:
+    """Each seed draws 50 of 100; two equal models learn something of each, and the next 100 would teach them other."""
+    rng = np.random.default_rng(8)
+    missed, of_independent = 0, 0
+    for _ in range(200):
+        pairs = []
+        for _ in range(zoos):
+            draws = np.stack([rng.permutation(100)[:50] for _ in SEEDS])
+            learned = [rng.normal(size=100)[draws].mean(1, keepdims=True).repeat(3, 1) for _ in range(2)]
+            pairs.append(tuple(Outcomes(SEEDS, numbers, None, 50, 1000, shared=0.5) for numbers in learned))
+        for shared in (0.5, 0.0):
+            interval = mean_difference([(replace(a, shared=shared), replace(b, shared=shared)) for a, b in pairs])
+            left_out = not (interval.low or 0) <= 0 <= (interval.high or 0)
+            missed, of_independent = missed + left_out * (shared > 0), of_independent + left_out * (shared == 0)
+    assert missed <= 14, f"{missed} of 200"
+    assert of_independent > 24, f"{of_independent} of 200: it would not be needed"
+
+
+def test_what_training_shows_is_widened_by_what_seeds_share_alone() -> None:
+    rng = np.random.default_rng(9)
+    zero, networks = np.zeros((3, 100)), np.tile(rng.normal(size=(1, 100)), (3, 1))
+    for shared, times in ((0.0, 1.0), (0.5, 2.0), (0.1, (4 / 3) ** 0.5)):
+        for answers, expected in ((np.tile([[1.0], [2.0], [4.0]], 100), times), (networks, 1.0)):
+            pair = (outcomes(answers), outcomes(zero))
+            found = width(difference(replace(pair[0], shared=shared), pair[1]))
+            assert found == pytest.approx(expected * width(difference(*pair))), "the most that one of them shares"
+            assert width(mean_of([replace(pair[0], shared=shared)])) == pytest.approx(found)
 
 
 def test_the_seeds_of_a_mean_are_those_of_all_zoos() -> None:

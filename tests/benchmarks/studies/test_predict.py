@@ -178,6 +178,11 @@ def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zo
     assert [run.networks["train"] for run in runs] == [*sizes]
     assert {run.networks["test"] for run in runs} == {len(zoo.test[0])}
     assert [key[1] for key in by_model(runs)] == [f"{n} original" for n in sizes], "sizes are never averaged"
+    assert {run.networks["pool"] for run in runs} == {most}
+    kept = predict_report_module.kept(runs, RunStore(tmp_path))
+    shared = [outcomes.shared for outcomes in kept.values() if outcomes.networks == sizes[1]]
+    assert shared
+    assert set(shared) == {sizes[1] / most}
     with pytest.raises(ValueError, match=rf"train_networks has {most + 1}, but there are {most} relu networks"):
         plan(config, check(replace(config, train_networks=(most + 1,)), {"relu": zoo}))
     with pytest.raises(ValueError, match=r"0 relu networks .* too few: tau needs three .* ask for more train_networks"):
