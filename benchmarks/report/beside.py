@@ -44,8 +44,7 @@ RULE = (
     "A claim holds if the whole 95 % interval of the difference is on its side, and does not hold if it is on the "
     f"other; numbers are the same if the interval lies within {EQUAL_TAU} (tau, accuracy) or {EQUAL_ERROR:.0%} "
     "(errors), and one is as good as another if the interval ends nowhere further below. The interval is of a paired "
-    "bootstrap over test networks, and of Student's distribution over seeds, wider by what training networks these "
-    "share. Equal accuracies need "
+    "bootstrap over test networks, and of Student's distribution over seeds. Equal accuracies need "
     f"{LEAST_TESTED} test networks."
 )
 

@@ -190,8 +190,8 @@ def _compared(title: str, lines: Mapping[str, Sequence[Interval]], zoos: Sequenc
         text_columns=1,
         notes=(
             "Difference of tau, and its 95 % interval: a paired bootstrap over test networks, and Student's "
-            "distribution over seeds, wider by what training networks these share. What is compared with is the best on "
-            "these test networks, which flatters it.",
+            "distribution over seeds, wider by the training networks that these share. What is compared with is the "
+            "best on these test networks, which flatters it.",
         ),
     )
 
