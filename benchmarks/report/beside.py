@@ -119,7 +119,9 @@ def _seen(run: Run) -> int:
 
 def _shared(run: Run) -> float:
     """Returns the share of its training networks that another seed has, too; 0 if all of them train on the same."""
-    share = _seen(run) / run.networks.get("pool", _seen(run))
+    if not run.settings.options.get("train_networks"):
+        return 0.0
+    share = _seen(run) / run.networks["pool"]
     return share if share < 1 else 0.0
 
 

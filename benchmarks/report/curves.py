@@ -22,6 +22,7 @@ __all__ = ["curve_tables", "draw_curves"]
 PAPER_NETWORKS = {"relu": 6050, "tanh": 5949}  # to train on (App. D.3)
 PAIR = ("monomial", "hnp")  # whose order the paper tells
 NOTHING = "-"
+OF_ALL = "Intervals are of any training networks; with all that there are, of these, and so narrower."
 
 Curves = dict[str, dict[int, list[Run]]]
 """Model -> number of training networks -> runs over seeds."""
@@ -52,7 +53,7 @@ def curve_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
     if lines:
         header = ("networks", "tested on", "training networks", "Monomial-NFN", "HNP", "is as good", "why")
         title = "Monomial-NFN is as good as HNP"
-        tables.append(Table(title, header, tuple(lines), text_columns=7, names=(0, 1, 2), notes=(RULE,)))
+        tables.append(Table(title, header, tuple(lines), text_columns=7, names=(0, 1, 2), notes=(RULE, OF_ALL)))
     return tables
 
 

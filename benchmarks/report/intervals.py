@@ -15,8 +15,9 @@ of 100 intervals of two equal models leave out 0. One seed says nothing of train
 Seeds that draw their own training networks from one set share some of them, by which they differ too little. What they
 show of training is then widened, as if training networks were all that varies: with a share r in common, the variance
 of a mean over S seeds is theirs times (r + (1 - r) / S) / (1 - r), not 1 / S (cf. Nadeau and Bengio, Inference for the
-generalization error, Machine Learning 52, 2003). Where all seeds have the same training networks, an interval is of
-these networks; and it is always of these zoos, not of others.
+generalization error, Machine Learning 52, 2003). So an interval is of any training networks from there. Where all seeds
+have the same ones, it is of these networks, also where other models or zoos of a comparison have seeds that draw
+theirs. It is always of these zoos, not of others.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Outcomes:
     shared: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.shared < 1:
+            raise InvalidValueError(f"shared is {self.shared}, but should be from 0 to below 1; 0 for all the same")
         if self.answers.ndim != 2 or len(self.answers) != len(self.seeds):
             raise InvalidValueError(
                 f"answers has shape {self.answers.shape}, but should have a line for each of {len(self.seeds)} seeds"

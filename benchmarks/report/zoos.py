@@ -28,6 +28,7 @@ __all__ = ["draw_zoos", "zoo_tables"]
 PLACES = ("as they are", "moved")
 MOVED_MEAN = "mean, moved"
 NOTHING = "-"
+SHARED = "Intervals are wider by the training networks that seeds share, if each draws its own"
 APART = 0.09  # of the dots of two zoos, of the height of a line
 MEAN = "#303030"
 
@@ -55,7 +56,7 @@ def zoo_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
     numbers = dict.fromkeys(run.settings.options.get("train_networks") for run in runs)
     zoos = list(dict.fromkeys(run.settings.subject for run in runs))
     claims = [line for number in numbers for line in _claims(number, zoos, kept)]
-    return [*tables, claims_table(claims, "means over zoos")] if claims else tables
+    return [*tables, claims_table(claims, f"means over zoos. {SHARED}")] if claims else tables
 
 
 def _by_number(runs: Sequence[Run]) -> dict[str, Taus]:
@@ -190,8 +191,8 @@ def _compared(title: str, lines: Mapping[str, Sequence[Interval]], zoos: Sequenc
         text_columns=1,
         notes=(
             "Difference of tau, and its 95 % interval: a paired bootstrap over test networks, and Student's "
-            "distribution over seeds, wider by the training networks that these share. What is compared with is the "
-            "best on these test networks, which flatters it.",
+            f"distribution over seeds. {SHARED}. What is compared with is the best on these test networks, which "
+            "flatters it.",
         ),
     )
 

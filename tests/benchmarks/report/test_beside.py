@@ -138,14 +138,21 @@ def test_the_shortest_of_the_seeds_counts() -> None:
 
 
 def test_seeds_that_draw_their_networks_from_one_pool_share_some() -> None:
-    def shared(pool: dict[str, int], **options: object) -> float:
-        runs = [kept_run("HNP", seed, **options) for seed in (0, 1)]  # type: ignore[arg-type]
-        (outcomes,) = found(*(replace(run, networks=run.networks | pool) for run in runs)).values()
+    def shared(*pools: int, **options: object) -> float:
+        runs = [kept_run("HNP", seed, **options) for seed in range(len(pools))]  # type: ignore[arg-type]
+        runs = [
+            replace(run, networks=run.networks | ({"pool": n} if n else {})) for run, n in zip(runs, pools, strict=True)
+        ]
+        (outcomes,) = found(*runs).values()
         return outcomes.shared
 
-    assert shared({"pool": 160}) == 0.25
-    assert shared({"pool": 160}, train_set="augmented", augment_scale=10.0) == 0.125
-    assert shared({"pool": 40}) == shared({}) == 0, "all of them train on the same: of these an interval is"
+    assert shared(160, 160, train_networks=40) == 0.25
+    assert shared(160, 80, train_networks=40) == shared(80, 160, train_networks=40) == 0.5, "the most"
+    assert shared(160, 160, train_networks=40, train_set="augmented", augment_scale=10.0) == 0.125
+    assert shared(40, 40, train_networks=40) == 0, "all of them train on the same: of these an interval is"
+    assert shared(0, 0) == shared(0, 0, train_set="augmented", augment_scale=10.0) == 0
+    with pytest.raises(KeyError, match="pool"):
+        shared(0, 0, train_networks=40)
 
 
 def test_moved_copies_are_no_more_networks() -> None:

@@ -140,6 +140,37 @@ def test_what_training_shows_is_widened_by_what_seeds_share_alone() -> None:
             assert width(mean_of([replace(pair[0], shared=shared)])) == pytest.approx(found)
 
 
+def test_what_is_shared_is_counted_in_all_zoos_models_and_falls_and_by_the_seeds_they_have() -> None:
+    rng = np.random.default_rng(10)
+    pairs = [tuple(outcomes(np.tile(rng.normal(size=(3, 1)), 100)) for _ in range(2)) for _ in range(2)]
+    mean, wide = mean_difference(pairs), lambda some: replace(some, shared=0.5)
+    for zoo in (0, 1):
+        for model in (0, 1):
+            some = [
+                tuple(wide(o) if (i, j) == (zoo, model) else o for j, o in enumerate(p)) for i, p in enumerate(pairs)
+            ]
+            assert width(mean_difference(some)) == pytest.approx(2 * width(mean)), (zoo, model)
+        several = [wide(first) if i == zoo else first for i, (first, _) in enumerate(pairs)]
+        assert width(mean_of(several)) == pytest.approx(2 * width(mean_of([first for first, _ in pairs])))
+    (first, second), _ = pairs
+    fall = wide(first).since(second)
+    assert fall is not None
+    assert fall.of((0, 2)).shared == fall.shared == 0.5
+    both = (0, 1)
+    assert width(difference(wide(first), second.of(both))) == pytest.approx(
+        3**0.5 * width(difference(first.of(both), second.of(both)))
+    ), "of the two seeds that both have"
+    assert width(mean_of([wide(first), second.of(both)])) == pytest.approx(
+        3**0.5 * width(mean_of([first.of(both), second.of(both)]))
+    )
+
+
+@pytest.mark.parametrize("shared", [1.0, 1.5, -0.1, float("nan")])
+def test_seeds_share_a_part_of_their_networks_or_nothing(shared: float) -> None:
+    with pytest.raises(ValueError, match=f"shared is {shared}, but should be from 0 to below 1"):
+        replace(outcomes([[1.0, 2.0]]), shared=shared)
+
+
 def test_the_seeds_of_a_mean_are_those_of_all_zoos() -> None:
     pairs = [
         (outcomes([[1.0, 1.0], [2.0, 2.0], [9.0, 9.0]]), outcomes([[0.0, 0.0]] * 3)),

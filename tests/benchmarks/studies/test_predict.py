@@ -309,3 +309,4 @@ def test_parts_of_a_mixed_zoo_without_a_chosen_network_are_left_out(tmp_path: Pa
     )  # fmt: skip
     runs = predict_generalization({"mixed": zoo}, config, RunStore(tmp_path))
     assert {run.networks["train"] for run in runs} == {2 * fewest}
+    assert {run.networks["pool"] for run in runs} == {4 * 6}, "of all parts"
