@@ -22,8 +22,6 @@ remake = script("remake")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 COMMANDS = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))["results"]
 FOLDERS = [name for name in COMMANDS if name != "demo" and (RESULTS / name / "config.json").exists()]
-EARLIER = {"kinds"}
-"""Made before some of today's settings were there, whose defaults are what was done, or of data in another folder."""
 
 
 def asked(command: str) -> dict[str, Any]:
@@ -47,22 +45,22 @@ def kept(name: str, file: str = "config.json") -> Any:
     return json.loads((RESULTS / name / file).read_text(encoding="utf-8"))
 
 
-def differences(a: dict[str, Any], b: dict[str, Any], *, earlier: bool = False, prefix: str = "") -> Iterator[str]:
-    """Names of settings that differ, or that one alone has; of an earlier folder, that both have and that differ."""
-    for key in (set(a) & set(b) if earlier else set(a) | set(b)) - set(RUNTIME):
+def differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Names of settings that differ, or that one alone has."""
+    for key in (set(a) | set(b)) - set(RUNTIME):
         if isinstance(a.get(key), dict) and isinstance(b.get(key), dict):
-            yield from differences(a[key], b[key], earlier=earlier, prefix=f"{prefix}{key}.")
+            yield from differences(a[key], b[key], f"{prefix}{key}.")
         elif key not in a or key not in b or a[key] != b[key]:
             yield prefix + key
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_registered_command_is_that_of_the_folder(name: str) -> None:
-    found = list(differences(asked(COMMANDS[name]["command"]), kept(name)["config"], earlier=name in EARLIER))
+    found = list(differences(asked(COMMANDS[name]["command"]), kept(name)["config"]))
     assert not found, f"other settings in {name}: {sorted(found)}"
 
 
-@pytest.mark.parametrize("name", sorted(set(FOLDERS) - EARLIER))
+@pytest.mark.parametrize("name", FOLDERS)
 def test_the_data_are_those_of_the_folder(name: str) -> None:
     data = kept(name)["data"].get("path")
     asked_for = [*remake.data_of(COMMANDS[name]["command"])]
