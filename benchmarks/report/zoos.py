@@ -271,7 +271,7 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
 
 
 def _dot(number: int) -> dict[str, Any]:
-    """Returns how a zoo is drawn: in a color of its own, then in another shape."""
+    """Returns how a zoo is drawn: in a colour of its own, then in another shape."""
     return {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number // len(PALETTE) % len(MARKERS)]}
 
 
