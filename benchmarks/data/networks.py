@@ -23,8 +23,8 @@ __all__ = [
     "accuracies",
     "fingerprint",
     "groups_of",
-    "halves",
     "row_order",
+    "split_rows",
 ]
 
 
@@ -135,14 +135,14 @@ def row_order(rows: int) -> list[int]:
     return order
 
 
-def halves(rows: Sequence[int]) -> dict[str, list[int]]:
+def split_rows(rows: Sequence[int], tested: float = 0.5) -> dict[str, list[int]]:
     """Splits rows as nfn does: the second half is for testing, of the first four fifths for training.
 
-    The first half is shuffled by ``random.Random(0)`` before.
+    The first half is shuffled by ``random.Random(0)`` before. ``tested``: the share for testing, if not half.
     """
-    half = int(0.5 * len(rows))
-    first = list(range(half))
+    kept = int((1 - tested) * len(rows))
+    first = list(range(kept))
     random.Random(0).shuffle(first)
-    cut = int(0.8 * half)
-    parts = {"train": first[:cut], "val": first[cut:], "test": range(half, len(rows))}
+    train = int(0.8 * kept)
+    parts = {"train": first[:train], "val": first[train:], "test": range(kept, len(rows))}
     return {name: [rows[place] for place in part] for name, part in parts.items()}

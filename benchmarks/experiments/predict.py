@@ -16,6 +16,7 @@ from nfn_monomial.errors import InvalidValueError
 __all__ = [
     "COLUMN",
     "KEPT",
+    "LARGE_ZOOS",
     "PAPER_SEEDS",
     "PAPER_TRAINING",
     "PREDICT",
@@ -34,24 +35,30 @@ KEPT = (
 )
 ZOO = {"": ("zoos/digits", "nfn-monomial zoo make")}
 """Where zoos are by default, and the command that makes one."""
-_SIX = "nfn-monomial zoo make --networks 2500 --activations"
 _DEEP, _MNIST = (
     "--channels 8,10,10,8 --set dropout=0 --set optimizers=adam,sgd",
     "--images mnist14 --channels 10,16 --set dropout=0.7 --set train_fractions=0.05,0.2",
 )
-SIX_ZOOS = {
-    f"zoos/six/{name}": f"{_SIX} {name.split('-')[0]} {how} --seed {seed} --out zoos/six/{name}"
-    for name, how, seed in (
-        ("relu-wide", "--channels 14,14,14", 20261211),
-        ("relu-deep", _DEEP, 20261213),
-        ("relu-mnist", _MNIST, 20261215),
-        ("tanh-wide", "--channels 14,14,14", 20261214),
-        ("tanh-deep", _DEEP, 20261212),
-        ("tanh-mnist", _MNIST, 20261216),
-    )
-}
+
+
+def _six_zoos(folder: str, networks: int) -> dict[str, str]:
+    make = f"nfn-monomial zoo make --networks {networks} --activations"
+    return {
+        f"{folder}/{name}": f"{make} {name.split('-')[0]} {how} --seed {seed} --out {folder}/{name}"
+        for name, how, seed in (
+            ("relu-wide", "--channels 14,14,14", 20261211),
+            ("relu-deep", _DEEP, 20261213),
+            ("relu-mnist", _MNIST, 20261215),
+            ("tanh-wide", "--channels 14,14,14", 20261214),
+            ("tanh-deep", _DEEP, 20261212),
+            ("tanh-mnist", _MNIST, 20261216),
+        )
+    }
+
+
+SIX_ZOOS, LARGE_ZOOS = _six_zoos("zoos/six", 2500), _six_zoos("zoos/large", 9000)
 """Zoos of other widths, depths, images, optimisers, dropout and shares of the images than those that recipes are chosen
-on -> the commands that make them."""
+on -> the commands that make them. Large ones begin with the same networks."""
 ColumnTask = Literal["regression", "ranking", "classification"]
 TrainSet = Literal["original", "augmented", "moved"]
 Scale = Annotated[float, Field(gt=1, allow_inf_nan=False)]  # upper bound of scales [1, s]
@@ -235,6 +242,8 @@ PREDICT = {
         training=replace(PAPER_TRAINING, patience=10, threads=1),
     ),
     "zoos": _ZOOS,
+    # Of the large zoos, with a seventh of the networks for testing, so that a seed draws 5,000 of 6,192.
+    "zoos-5000": replace(_ZOOS, train_networks=(5000,)),
     "zoos-paper": replace(_ZOOS, recipe=None, training=replace(PAPER_TRAINING, patience=10, threads=1)),
     # For a first look: one seed, and the quick models first, as a line is shown when a run is finished.
     "demo": PredictConfig(
@@ -262,8 +271,8 @@ of different architectures are read by the models on graphs.
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
 hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
 hours; zoos, eleven models by their recipes on 500 networks of each of six zoos, with ranks and intervals, hours, too;
-zoos-paper, the same by the paper's training. `--models all`: all models that can read the networks, which takes hours,
-most of it for those on graphs.
+zoos-paper, the same by the paper's training; zoos-5000, by recipes on 5,000 networks, a day. `--models all`: all models
+that can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:
 
@@ -284,13 +293,15 @@ Examples:
 
 - `nfn-monomial predict-generalization --preset zoos --out results/zoos`
 
+- `nfn-monomial predict-generalization --preset zoos-5000 --data-option tested=0.14 --models gram-stats,statnn`
+
 - `torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks predict-generalization`
 """,
         PREDICT,
         "predict_report",
         ZOO,
         several=True,
-        sets={"zoos": SIX_ZOOS, "zoos-paper": SIX_ZOOS},
+        sets={"zoos": SIX_ZOOS, "zoos-paper": SIX_ZOOS, "zoos-5000": LARGE_ZOOS},
         out="results/predict",
     )
 )

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
-from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part, halves, row_order
+from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part, row_order, split_rows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.checks import shown
@@ -227,7 +227,7 @@ def _classifiers(
 
 @register_format("made-zoo")
 class MadeZoo(Format):
-    """CNNs of one architecture, made by ``zoo make``; halved and cut as the Small CNN Zoo."""
+    """CNNs of one architecture, made by ``zoo make``; split as the Small CNN Zoo."""
 
     kind = "generalization"
     looks_for = f"{ZOO_FILE} of a zoo"
@@ -237,18 +237,25 @@ class MadeZoo(Format):
         return stated(path).get("kind") == "cnn"
 
     @staticmethod
-    def load(path: str | Path, *, limit: int | None = None) -> dict[str, Corpus]:
-        """Corpora by activation; ``limit`` keeps that many training networks of each.
+    def load(path: str | Path, *, limit: int | None = None, tested: float = 0.5) -> dict[str, Corpus]:
+        """Corpora by activation, each with its networks split by `split_rows`.
+
+        Args:
+            path: folder made by `make_zoo`.
+            limit: keeps that many training networks of each activation.
+            tested: the share of the networks that are for testing; of the others four fifths are for training.
 
         Raises:
-            CorpusError: as `read_groups`, or if an activation has too few networks.
+            CorpusError: as `read_groups`, if an activation has too few networks, or ``tested`` is no share.
         """
+        if not 0 < tested < 1:
+            raise CorpusError(f"tested is {tested}, expected a share of the networks between 0 and 1, as 0.5")
         description, groups = read_groups(Path(path), "cnn")
         config, corpora = description["config"], {}
         for k, group in enumerate(groups):
             place = {number: i for i, number in enumerate(group.numbers)}
             order = [place[number] for number in row_order(description["networks"]) if number in place]
-            rows = halves(order)
+            rows = split_rows(order, tested)
             rows["train"] = rows["train"][:limit]
             chosen = {name: {k: places} for name, places in rows.items()}
             parts, (info,) = _classifiers(path, IMAGE_SIZES[config["images"]], groups, chosen)

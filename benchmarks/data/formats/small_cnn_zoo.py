@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, halves, row_order
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, row_order, split_rows
 from nfn_monomial.benchmarks.reading import map_array, number, read_rows, whole
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidValueError
@@ -158,7 +158,7 @@ def _order(
 
 
 def _split(rows: Ints) -> dict[str, Ints]:
-    return {name: np.array(part, dtype=np.int64) for name, part in halves(rows.tolist()).items()}
+    return {name: np.array(part, dtype=np.int64) for name, part in split_rows(rows.tolist()).items()}
 
 
 def _networks(weights: Floats, rows: Ints, layout: Layout, path: Path) -> dict[str, Tensor]:

@@ -143,6 +143,7 @@ def test_demo_is_an_experiment_from_the_zoo_to_the_tables(tmp_path: Path, monkey
             "zoos/six/tanh-mnist are not there: make them by `nfn-monomial zoo make --networks 2500 --activations",
         ),
         ("predict-generalization --preset zoos-paper", "zoos/six/relu-wide"),
+        ("predict-generalization --preset zoos-5000", "`nfn-monomial zoo make --networks 9000 --activations relu"),
         ("edit-inr --set task=contrast", "inrs/crops is not there: make it by `nfn-monomial inr make --images crops`"),
     ],
 )

@@ -122,6 +122,21 @@ def test_networks_are_split_by_activation(sets: dict[str, Path]) -> None:
         load_generalization(sets["cnn"], limit=0)
 
 
+def test_fewer_networks_are_for_testing(sets: dict[str, Path]) -> None:
+    half, fewer = MadeZoo.load(sets["cnn"]), load_generalization(sets["cnn"], ["tested=0.17"])
+    for name, corpus in fewer.items():
+        train, val, test = numbers(corpus)
+        assert [len(train), len(val), len(test)] == [3, 1, 2]
+        assert sorted(train + val + test) == sorted(x for part in numbers(half[name]) for x in part)
+        assert set(test) < set(numbers(half[name])[2]), "the last of the same order"
+        assert corpus.source["test"] == 2
+    for share in (0, 1, -0.5, float("nan")):
+        with pytest.raises(CorpusError, match=rf"tested is {float(share)}, expected a share of the networks between"):
+            load_generalization(sets["cnn"], [f"tested={share}"])
+    with pytest.raises(CorpusError, match="no network is left for train"):
+        load_generalization(sets["cnn"], tested=0.99)
+
+
 def test_every_architecture_is_spread_over_the_parts_or_is_in_one(sets: dict[str, Path]) -> None:
     corpus, other = (MadeMixedZoo.load(sets["mixed"], seed=seed)["mixed"] for seed in (0, 1))
     parts = numbers(corpus)
