@@ -69,6 +69,7 @@ def test_tables() -> None:
     verdicts = {line[:3]: line[5] for line in order.cells}
     assert verdicts["relu", "original", "100"] == "does not hold"
     assert verdicts["relu", "original", "400"] == "holds"
+    assert "with all that there are, of these" in order.notes[1]
     alike = {key: replace(o, answers=answers()["relu", ("HNP", "100 original"), "tau original"].answers)
              for key, o in answers().items()}  # fmt: skip
     assert {line[5] for line in curve_tables(runs(), alike)[-1].cells} == {"holds"}, "as good, which equal ones are"

@@ -352,6 +352,9 @@ def test_of_many_models_three_of_each_kind_are_drawn() -> None:
         "np", "hnp", "gnn", "monomial", "gram-stats", "probes-stats",
     ], "the paper's own model, though it is the worst"  # fmt: skip
     assert "6 of 8 models, the best of each kind and the paper's." in figure.get_supxlabel()
+    few = draw_zoos([run for run in many if run.label in names[:6]], {})
+    assert len(few.axes[0].get_yticklabels()) == 6
+    assert "models" not in few.get_supxlabel()
 
 
 def test_many_zoos_look_different_from_one_another() -> None:
