@@ -271,7 +271,7 @@ of different architectures are read by the models on graphs.
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
 hyperparameters; augment, eight models, to see what moved copies teach; curves, tau over 250 to 5,000 training networks,
 hours; zoos, eleven models by their recipes on 500 networks of each of six zoos, with ranks and intervals, hours, too;
-zoos-paper, the same by the paper's training; zoos-5000, by recipes on 5,000 networks, a day. `--models all`: all models
+zoos-paper, the same by the paper's training; zoos-5000, by recipes on 5,000 networks, days. `--models all`: all models
 that can read the networks, which takes hours, most of it for those on graphs.
 
 Examples:
