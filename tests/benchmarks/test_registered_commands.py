@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import tomllib
@@ -65,6 +66,15 @@ def test_the_data_are_those_of_the_folder(name: str) -> None:
     data = kept(name)["data"].get("path")
     asked_for = [*remake.data_of(COMMANDS[name]["command"])]
     assert not asked_for or data == ", ".join(asked_for)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_data_are_split_as_in_the_folder(name: str) -> None:
+    def options(command: str) -> set[str]:
+        words = shlex.split(command.replace("\\\n", " "))
+        return {value for key, value in itertools.pairwise(words) if key == "--data-option"}
+
+    assert options(COMMANDS[name]["command"]) == options(kept(name)["command"])
 
 
 @pytest.mark.parametrize("name", [name for name in FOLDERS if kept(name)["config"].get("recipe")])
