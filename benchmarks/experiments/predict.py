@@ -58,7 +58,7 @@ def _six_zoos(folder: str, networks: int) -> dict[str, str]:
 
 SIX_ZOOS, LARGE_ZOOS = _six_zoos("zoos/six", 2500), _six_zoos("zoos/large", 9000)
 """Zoos of other widths, depths, images, optimisers, dropout and shares of the images than those that recipes are chosen
-on -> the commands that make them. Large ones begin with the same networks."""
+on -> the commands that make them. Large ones begin with the same draws."""
 ColumnTask = Literal["regression", "ranking", "classification"]
 TrainSet = Literal["original", "augmented", "moved"]
 Scale = Annotated[float, Field(gt=1, allow_inf_nan=False)]  # upper bound of scales [1, s]

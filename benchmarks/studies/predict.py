@@ -177,7 +177,8 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
         if wanted > most:
             raise InvalidValueError(
                 f"train_networks has {wanted}, but there are {most} {corpus.activation} networks for training: ask for "
-                "fewer, make a larger zoo, or, of one made here, test on fewer (--data-option tested=0.14)"
+                "fewer, make a larger zoo, or test on less than half of one that zoo make made of one architecture "
+                "(--data-option tested=0.14)"
             )
         for model in config.models:
             build_model(model, corpus.info, seed=0, **(recipes[model].options if model in recipes else {}))

@@ -256,6 +256,11 @@ class MadeZoo(Format):
             place = {number: i for i, number in enumerate(group.numbers)}
             order = [place[number] for number in row_order(description["networks"]) if number in place]
             rows = split_rows(order, tested)
+            if tested != 0.5 and (none := [name for name, places in rows.items() if not places]):
+                raise CorpusError(
+                    f"{path}: with tested={tested} no network of {len(order)} is left for {' and '.join(none)}: take "
+                    "another share, or make a larger zoo"
+                )
             rows["train"] = rows["train"][:limit]
             chosen = {name: {k: places} for name, places in rows.items()}
             parts, (info,) = _classifiers(path, IMAGE_SIZES[config["images"]], groups, chosen)

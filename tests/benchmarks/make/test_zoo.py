@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import detect, load_generalization
 from nfn_monomial.benchmarks.data.formats.made import MadeMixedZoo, MadeZoo, Shard, read_groups, stated
 from nfn_monomial.benchmarks.data.images import Images
-from nfn_monomial.benchmarks.data.networks import Corpus
+from nfn_monomial.benchmarks.data.networks import Corpus, split_rows
 from nfn_monomial.benchmarks.make import config as zoo_config
 from nfn_monomial.benchmarks.make import jobs
 from nfn_monomial.benchmarks.make.config import (
@@ -133,8 +134,24 @@ def test_fewer_networks_are_for_testing(sets: dict[str, Path]) -> None:
     for share in (0, 1, -0.5, float("nan")):
         with pytest.raises(CorpusError, match=rf"tested is {float(share)}, expected a share of the networks between"):
             load_generalization(sets["cnn"], [f"tested={share}"])
-    with pytest.raises(CorpusError, match="no network is left for train"):
+    with pytest.raises(CorpusError, match=r"with tested=0\.99 no network of 6 is left for train and val: take another"):
         load_generalization(sets["cnn"], tested=0.99)
+    less = load_generalization(sets["cnn"], ["tested=0.17", "limit=2"])["relu"]
+    assert [len(part) for part in numbers(less)] == [2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("networks", "tested", "train", "val", "test"),
+    [(9000, 0.14, 6192, 1548, 1260), (1000, 0.07, 744, 186, 70), (1000, 0.9, 80, 20, 900), (7, 0.5, 2, 1, 4)],
+)
+def test_networks_are_split_by_share(networks: int, tested: float, train: int, val: int, test: int) -> None:
+    rows = [2 * i for i in range(networks)]
+    parts = split_rows(rows, tested)
+    assert {name: len(part) for name, part in parts.items()} == {"train": train, "val": val, "test": test}
+    assert parts["test"] == rows[-test:]
+    order = rows[: train + val]
+    random.Random(0).shuffle(order)
+    assert parts["train"] + parts["val"] == order, "as nfn shuffles them"
 
 
 def test_every_architecture_is_spread_over_the_parts_or_is_in_one(sets: dict[str, Path]) -> None:
