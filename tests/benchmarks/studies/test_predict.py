@@ -183,7 +183,7 @@ def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zo
     shared = [outcomes.shared for outcomes in kept.values() if outcomes.networks == sizes[1]]
     assert shared
     assert set(shared) == {sizes[1] / most}
-    text = rf"train_networks has {most + 1}, but there are {most} relu networks .* --data-option tested=0.14"
+    text = rf"train_networks has {most + 1}, but there are {most} relu networks .*\(--data-option tested=0\.14\)"
     with pytest.raises(ValueError, match=text):
         plan(config, check(replace(config, train_networks=(most + 1,)), {"relu": zoo}))
     with pytest.raises(ValueError, match=r"0 relu networks .* too few: tau needs three .* ask for more train_networks"):
