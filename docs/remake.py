@@ -52,12 +52,13 @@ def main(only: str = "") -> None:
 
 
 def data_of(command: str) -> dict[str, str]:
-    """The folders of data that a command reads, or those of its preset, and the commands that make them."""
+    """The folders of data that a command reads, which may be of its preset, and the commands that make them."""
     words = shlex.split(command)
+    preset = words[words.index("--preset") + 1] if "--preset" in words else ""
+    of_preset = EXPERIMENTS[words[1]].sets.get(preset, {}) if words[1] in EXPERIMENTS else {}
+    known = {**COMMANDS["data"], **of_preset}
     named = [words[i + 1] for i, word in enumerate(words) if word == "--data"]
-    if not named and "--preset" in words and words[1] in EXPERIMENTS:
-        return dict(EXPERIMENTS[words[1]].sets.get(words[words.index("--preset") + 1], {}))
-    return {folder: COMMANDS["data"][folder] for folder in named}
+    return {folder: known[folder] for folder in named or of_preset}
 
 
 def run(command: str, *more: str) -> None:

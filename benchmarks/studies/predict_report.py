@@ -98,9 +98,11 @@ def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept =
     record, runs = record_of(runs), _joined(runs) if per_scale else runs
     rows = summarise(runs)
     results = {"rows": [asdict(row) for row in rows], **record}
-    if len({run.settings.subject for run in runs}) >= ZOOS:
+    sizes = {run.settings.options.get("train_networks") for run in runs}
+    no_curve = len(sizes) == 1 and None not in sizes  # but a point, at which models are compared
+    if no_curve or len({run.settings.subject for run in runs}) >= ZOOS:
         return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs, answers)})
-    if all("train_networks" in run.settings.options for run in runs):
+    if None not in sizes:
         return Report(curve_tables(runs, answers), results, {"curves.png": draw_curves(runs)})
     return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")
 

@@ -53,6 +53,9 @@ def test_a_preset_brings_its_data() -> None:
     assert remake.data_of("nfn-monomial params") == {}
     both = "nfn-monomial tune --data zoos/tuning --data zoos/digits"
     assert list(remake.data_of(both)) == ["zoos/tuning", "zoos/digits"]
+    one = "nfn-monomial predict-generalization --preset zoos-5000 --data zoos/large/relu-deep"
+    (command,) = remake.data_of(one).values()
+    assert "--networks 9000" in command
 
 
 def test_data_are_made_where_their_commands_are_asked_for() -> None:

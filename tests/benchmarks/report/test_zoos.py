@@ -374,5 +374,20 @@ def test_the_experiment_reports_so_from_three_zoos_on() -> None:
     figures = predict_report(runs(), answers=answers()).figures
     assert list(figures) == ["zoos.png"]
     assert "bands" in figures["zoos.png"].get_supxlabel()
-    two = [run for run in runs() if run.settings.subject != "relu-c"]
-    assert list(predict_report(two).figures) == ["curves.png"]
+    whole = [replace(run, settings=replace(run.settings, options={})) for run in runs()]
+    assert list(predict_report(whole).figures) == ["zoos.png"]
+    two = [run for run in whole if run.settings.subject != "relu-c"]
+    assert list(predict_report(two).figures) == ["figure1.png"]
+
+
+def test_one_number_of_training_networks_is_no_curve() -> None:
+    """Its models are compared with one another, also on a single zoo."""
+    one = [run for run in runs() if run.settings.subject == "relu-a"]
+    report = predict_report(one, answers=answers())
+    assert list(report.figures) == ["zoos.png"]
+    near, ahead, *_ = report.tables
+    assert near.header == ("model", "sees", "invariant", "relu-a", "mean", "mean, moved", "rank", "seeds")
+    ((label, on_zoo, mean),) = ahead.cells
+    assert (label, on_zoo) == ("Grams", mean)
+    more = [replace(run, settings=replace(run.settings, options={"train_networks": 5000})) for run in one]
+    assert list(predict_report([*one, *more]).figures) == ["curves.png"]
