@@ -94,9 +94,6 @@ def test_words_about_the_paper_are_those_of_the_results() -> None:
     results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     (row,) = running.rows
     assert row[-1].replace("+", "") in results
-    many = tables.read_tables((ROOT / "benchmarks/results/zoos-5000/table.md").read_text(encoding="utf-8"))[1]
-    (row,) = (row for row in many.rows if tables.plain(row[0]) == "statistics + Gram matrices")
-    assert results.count(row[-1].replace("+", "")) == 2, "where it is said what to take, and below its table"
 
     def mean(table: Any, model: str, activation: str) -> float:
         (row,) = (row for row in table.rows if tables.plain(row[0]) == model)
@@ -112,3 +109,26 @@ def test_words_about_the_paper_are_those_of_the_results() -> None:
         tables.plain(row[0]): float(row[place].split()[0]) for row in near.rows if row[1:3] == ("weights", "yes")
     }
     assert max(weights, key=lambda model: weights[model]) == "statistics + Gram matrices"
+
+
+def test_words_on_5000_networks_are_those_of_the_results() -> None:
+    results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    many, one = (
+        tables.read_tables((ROOT / f"benchmarks/results/{folder}/table.md").read_text(encoding="utf-8"))
+        for folder in ("zoos-5000", "relu-deep-5000")
+    )
+
+    def line(table: Any, model: str) -> tuple[str, ...]:
+        (row,) = (row for row in table.rows if tables.plain(row[0]) == model)
+        return tuple(row)
+
+    grams = "statistics + Gram matrices"
+    ahead = line(many[1], grams)[-1].replace("+", "")
+    assert results.count(ahead) == 2, "where it is said what to take, and below its table"
+    said = re.search(r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+), which", results)
+    assert said
+    models = ("GNN", grams, "message passing + stats")
+    assert said.groups() == tuple(line(one[0], model)[3].split()[0] for model in models)
+    less, low, high = (float(x) for x in re.findall(r"[-+]\d\.\d+", line(one[1], grams)[-1]))
+    assert f"has {-less:.3f} more\n  ({-high:.3f} to {-low:.3f})" in results
+    assert low < 0 < high, "so README says that it is not shown"
