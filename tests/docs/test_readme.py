@@ -113,9 +113,9 @@ def test_words_about_the_paper_are_those_of_the_results() -> None:
 
 def test_words_on_5000_networks_are_those_of_the_results() -> None:
     results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    many, one = (
+    many, *each = (
         tables.read_tables((ROOT / f"benchmarks/results/{folder}/table.md").read_text(encoding="utf-8"))
-        for folder in ("zoos-5000", "relu-deep-5000")
+        for folder in ("zoos-5000", "relu-deep-5000", "relu-mnist-5000")
     )
 
     def line(table: Any, model: str) -> tuple[str, ...]:
@@ -125,10 +125,21 @@ def test_words_on_5000_networks_are_those_of_the_results() -> None:
     grams = "statistics + Gram matrices"
     ahead = line(many[1], grams)[-1].replace("+", "")
     assert results.count(ahead) == 2, "where it is said what to take, and below its table"
-    said = re.search(r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+), which", results)
+    said = re.search(
+        r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+); on relu-mnist (\S+), (\S+) "
+        r"and (\S+)\. Neither is told from the GNN\. Scaled, it has (\S+) and (\S+)\.\n",
+        results,
+    )
     assert said
     models = ("GNN", grams, "message passing + stats")
-    assert said.groups() == tuple(line(one[0], model)[3].split()[0] for model in models)
-    less, low, high = (float(x) for x in re.findall(r"[-+]\d\.\d+", line(one[1], grams)[-1]))
-    assert f"has {-less:.3f} more\n  ({-high:.3f} to {-low:.3f})" in results
-    assert low < 0 < high, "so README says that it is not shown"
+    taus = [line(one[0], model)[3].split()[0] for one in each for model in models]
+    scaled = [line(one[0], "GNN")[5].split()[0] for one in each]
+    assert list(said.groups()) == taus + scaled
+    more = []
+    for one in each:
+        for model in models[1:]:
+            less, low, high = (float(x) for x in re.findall(r"[-+]\d\.\d+", line(one[1], model)[-1]))
+            assert low < 0 < high, "so pages say that it is not shown"
+            if model == grams:
+                more.append(f"{-less:.3f} more ({-high:.3f} to {-low:.3f})")
+    assert f"it has {' and '.join(more)}, as networks are." in " ".join(results.split())
