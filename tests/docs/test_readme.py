@@ -126,14 +126,14 @@ def test_words_on_5000_networks_are_those_of_the_results() -> None:
     ahead = line(many[1], grams)[-1].replace("+", "")
     assert results.count(ahead) == 2, "where it is said what to take, and below its table"
     said = re.search(
-        r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+); on relu-mnist (\S+), (\S+) "
-        r"and (\S+)\. Neither is told from the GNN\. Scaled, it has (\S+) and (\S+)\.\n",
+        r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+); on relu-mnist they have (\S+), "
+        r"(\S+) and (\S+)\. Neither is told from the GNN\. Scaled, the GNN has (\S+ \S+) and (\S+ \S+)\.\n",
         results,
     )
     assert said
     models = ("GNN", grams, "message passing + stats")
     taus = [line(one[0], model)[3].split()[0] for one in each for model in models]
-    scaled = [line(one[0], "GNN")[5].split()[0] for one in each]
+    scaled = [line(one[3], "GNN")[3] for one in each]
     assert list(said.groups()) == taus + scaled
     more = []
     for one in each:
