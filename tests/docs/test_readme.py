@@ -126,8 +126,8 @@ def test_words_on_5000_networks_are_those_of_the_results() -> None:
     ahead = line(many[1], grams)[-1].replace("+", "")
     assert results.count(ahead) == 2, "where it is said what to take, and below its table"
     said = re.search(
-        r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+); on relu-mnist they have (\S+), "
-        r"(\S+) and (\S+)\. Neither is told from the GNN\. Scaled, the GNN has (\S+ \S+) and (\S+ \S+)\.\n",
+        r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+); on relu-mnist they "
+        r"have (\S+), (\S+) and (\S+)\. Neither is told from the GNN\. Scaled, the GNN has (\S+ \S+) and (\S+ \S+)\.\n",
         results,
     )
     assert said
