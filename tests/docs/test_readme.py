@@ -113,33 +113,41 @@ def test_words_about_the_paper_are_those_of_the_results() -> None:
 
 def test_words_on_5000_networks_are_those_of_the_results() -> None:
     results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    many, *each = (
+    many, deep, both = (
         tables.read_tables((ROOT / f"benchmarks/results/{folder}/table.md").read_text(encoding="utf-8"))
-        for folder in ("zoos-5000", "relu-deep-5000", "relu-mnist-5000")
+        for folder in ("zoos-5000", "relu-deep-5000", "zoos-5000-all")
     )
+    zoos = ((deep, "relu"), (both, "relu-mnist"), (both, "tanh-mnist"))
 
-    def line(table: Any, model: str) -> tuple[str, ...]:
+    def cell(table: Any, model: str, column: str) -> str:
         (row,) = (row for row in table.rows if tables.plain(row[0]) == model)
-        return tuple(row)
+        return str(row[table.header.index(column)])
 
     grams = "statistics + Gram matrices"
-    ahead = line(many[1], grams)[-1].replace("+", "")
+    ahead = cell(many[1], grams, "mean").replace("+", "")
     assert results.count(ahead) == 2, "where it is said what to take, and below its table"
     said = re.search(
         r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+); on relu-mnist they "
-        r"have (\S+), (\S+) and (\S+)\. Neither is told from the GNN\. Scaled, the GNN has (\S+ \S+) and (\S+ \S+)\.\n",
+        r"have (\S+), (\S+) and (\S+), on tanh-mnist (\S+), (\S+) and (\S+)\. Neither is told from the GNN\.\n"
+        r"Scaled, the GNN has (\S+ \S+) and (\S+ \S+)\.\n",
         results,
     )
     assert said
     models = ("GNN", grams, "message passing + stats")
-    taus = [line(one[0], model)[3].split()[0] for one in each for model in models]
-    scaled = [line(one[3], "GNN")[3] for one in each]
+    taus = [cell(one[0], model, zoo).split()[0] for one, zoo in zoos for model in models]
+    scaled = [cell(one[3], "GNN", zoo) for one, zoo in zoos if zoo.startswith("relu")]
     assert list(said.groups()) == taus + scaled
-    more = []
-    for one in each:
+    less = []
+    for one, zoo in zoos:
         for model in models[1:]:
-            less, low, high = (float(x) for x in re.findall(r"[-+]\d\.\d+", line(one[1], model)[-1]))
-            assert low < 0 < high, "so pages say that it is not shown"
+            numbers = [float(x) for x in re.findall(r"[-+]\d\.\d+", cell(one[1], model, zoo))]
+            assert numbers[1] < 0 < numbers[2], "so pages say that it is not shown"
             if model == grams:
-                more.append(f"{-less:.3f} more ({-high:.3f} to {-low:.3f})")
-    assert f"it has {' and '.join(more)}, as networks are." in " ".join(results.split())
+                less.append(numbers)
+    more = [f"{-middle:.3f} more ({-high:.3f} to {-low:.3f})" for middle, low, high in less]
+    assert f"it has {', '.join(more[:2])} and {more[2]}, as networks are." in " ".join(results.split())
+    first, second, third = (f"{-middle:.3f}" for middle, _, _ in less)
+    assert f"{first} to {third}, which cannot be told from nothing" in TEXT
+    models_page = (ROOT / "docs/which-model.md").read_text(encoding="utf-8")
+    assert f"the GNN has {first} ([relu-deep]" in models_page
+    assert f", {second} and {third} more ([relu-mnist and tanh-mnist]" in models_page
