@@ -12,6 +12,9 @@ FETCH := --quiet --disable-pip-version-check --retries 1
 ADD = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e ".[$$extras]" \
   || $(BIN)/python -m pip install $(FETCH) -c constraints.txt -e ".[$$extras]"
 
+# Compiled when they are first imported, and kept: compiling all that is installed takes longer than half of the set-up.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help install demo bench results test test-rounding test-networks gallery test-matrix test-oldest test-newest slow kill fuzz lint docs tree clean
 
 help:
@@ -38,7 +41,7 @@ install: $(INSTALLED)
 # a quarter of the time; where it finds no packages, because only pip knows where they are, pip goes on.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps torch uv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-compile torch uv
 	extras=bench,dev,docs; $(ADD)
 	touch $(INSTALLED)
 

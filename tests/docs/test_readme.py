@@ -112,42 +112,66 @@ def test_words_about_the_paper_are_those_of_the_results() -> None:
 
 
 def test_words_on_5000_networks_are_those_of_the_results() -> None:
-    results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    many, deep, both = (
-        tables.read_tables((ROOT / f"benchmarks/results/{folder}/table.md").read_text(encoding="utf-8"))
-        for folder in ("zoos-5000", "relu-deep-5000", "zoos-5000-all")
-    )
+    folder = ROOT / "benchmarks/results"
+    names = ("zoos-5000", "relu-deep-5000", "zoos-5000-all")
+    many, deep, both = (tables.read_tables((folder / name / "table.md").read_text(encoding="utf-8")) for name in names)
+    files = ("docs/results.md", "docs/which-model.md", "benchmarks/results/zoos-5000/README.md")
+    results, which, six = (" ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in files)
     zoos = ((deep, "relu"), (both, "relu-mnist"), (both, "tanh-mnist"))
+    grams, passing = "statistics + Gram matrices", "message passing + stats"
 
-    def cell(table: Any, model: str, column: str) -> str:
-        (row,) = (row for row in table.rows if tables.plain(row[0]) == model)
-        return str(row[table.header.index(column)])
+    def rows(of: Any, title: str, test: str = "as they are") -> dict[str, dict[str, str]]:
+        (table,) = (table for table in of if title in table.above and f"test networks {test}" in table.above)
+        return {tables.plain(row[0]): dict(zip(table.header, row, strict=True)) for row in table.rows}
 
-    grams = "statistics + Gram matrices"
-    ahead = cell(many[1], grams, "mean").replace("+", "")
+    def interval(cell: str) -> tuple[float, float, float]:
+        middle, low, high = (float(number) for number in re.findall(r"[-+]\d\.\d+", cell))
+        return middle, low, high
+
+    ahead = rows(many, "Ahead of the best baseline")[grams]["mean"].replace("+", "")
     assert results.count(ahead) == 2, "where it is said what to take, and below its table"
+    taus = [rows(one, "Kendall's tau") for one, _ in zoos]
+    values = [
+        tau[model][zoo].split()[0]
+        for tau, (_, zoo) in zip(taus, zoos, strict=True)
+        for model in ("GNN", grams, passing)
+    ]
+    moved = [rows(one, "Kendall's tau", "moved") for one, _ in zoos]
+    scaled = [of["GNN"][zoo] for of, (_, zoo) in zip(moved, zoos, strict=True)]
     said = re.search(
-        r"the GNN has (\S+), Gram matrices (\S+), message\npassing with statistics (\S+); on relu-mnist they "
-        r"have (\S+), (\S+) and (\S+), on tanh-mnist (\S+), (\S+) and (\S+)\. Neither is told from the GNN\.\n"
-        r"Scaled, the GNN has (\S+ \S+) and (\S+ \S+)\.\n",
+        r"the GNN has (\S+), Gram matrices (\S+), message passing with statistics (\S+); on \[relu-mnist\]\S+ they "
+        r"have (\S+), (\S+) and (\S+), on tanh-mnist (\S+), (\S+) and (\S+)\. Neither is told from the GNN\. "
+        r"Scaled, the GNN has (\S+ \S+) on relu-deep, (\S+ \S+) on relu-mnist\. ",
         results,
     )
     assert said
-    models = ("GNN", grams, "message passing + stats")
-    taus = [cell(one[0], model, zoo).split()[0] for one, zoo in zoos for model in models]
-    scaled = [cell(one[3], "GNN", zoo) for one, zoo in zoos if zoo.startswith("relu")]
-    assert list(said.groups()) == taus + scaled
-    less = []
+    assert list(said.groups()) == values + scaled[:2]
+    less = [interval(rows(one, "Ahead of the best baseline")[grams][zoo]) for one, zoo in zoos]
+    assert all(low < middle < 0 < high for middle, low, high in less), "so pages say that it is not shown"
     for one, zoo in zoos:
-        for model in models[1:]:
-            numbers = [float(x) for x in re.findall(r"[-+]\d\.\d+", cell(one[1], model, zoo))]
-            assert numbers[1] < 0 < numbers[2], "so pages say that it is not shown"
-            if model == grams:
-                less.append(numbers)
-    more = [f"{-middle:.3f} more ({-high:.3f} to {-low:.3f})" for middle, low, high in less]
-    assert f"it has {', '.join(more[:2])} and {more[2]}, as networks are." in " ".join(results.split())
+        _, low, high = interval(rows(one, "Ahead of the best baseline")[passing][zoo])
+        assert low < 0 < high, zoo
     first, second, third = (f"{-middle:.3f}" for middle, _, _ in less)
-    assert f"{first} to {third}, which cannot be told from nothing" in TEXT
-    models_page = (ROOT / "docs/which-model.md").read_text(encoding="utf-8")
-    assert f"the GNN has {first} ([relu-deep]" in models_page
-    assert f", {second} and {third} more ([relu-mnist and tanh-mnist]" in models_page
+    bounds = [f"({-high:.3f} to {-low:.3f})" for _, low, high in less]
+    assert (
+        f"it has {first} more {bounds[0]}, {second} more {bounds[1]} and {third} more {bounds[2]}, as networks"
+        in results
+    )
+    assert f"the GNN has {first} {bounds[0]}, {second} {bounds[1]} and {third} {bounds[2]} more than Gram" in six
+    smallest, largest = min(first, second, third), max(first, second, third)
+    assert f"{smallest} to {largest} as networks are, which cannot be told from nothing" in TEXT
+    assert f"the GNN has {first} ([relu-deep]" in which
+    assert f", {second} and {third} more ([relu-mnist and tanh-mnist]" in which
+    fallen = [[of[model][zoo].split()[0] for of, (_, zoo) in zip(moved, zoos, strict=True)] for model in ("GNN", grams)]
+    assert "{} and {} against {} and {} when the ReLU".format(*fallen[0][:2], *fallen[1][:2]) in which
+    for of, aim in ((many, "cannot be told"), (both, "missed")):
+        cell = rows(of, "Running networks")["probes + stats"]["mean"]
+        assert results.count(cell.replace("+", "")) == 2
+        _, low, high = interval(cell)
+        assert 0 < low < 0.04
+        assert (high < 0.04) == (aim == "missed")
+    numbers = ("no", "one", "two", "three", "four", "five", "six")
+    slow, hybrid = (numbers[sum(model in tau for tau in taus)] for model in ("GNN", "Monomial-HNP"))
+    assert f"were trained on {slow} zoos of six, NP and the hybrid on {hybrid}. " in results
+    assert f"[more on the {slow} zoos]" in TEXT
+    assert f"on the {slow} of these zoos where the GNN was trained" in results
