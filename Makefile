@@ -12,7 +12,7 @@ FETCH := --quiet --disable-pip-version-check --retries 1
 ADD = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e ".[$$extras]" \
   || $(BIN)/python -m pip install $(FETCH) -c constraints.txt -e ".[$$extras]"
 
-# Compiled when they are first imported, and kept: compiling all that is installed takes longer than half of the set-up.
+# Modules are compiled when they are first imported, and kept: to compile all that is installed takes half as long as the set-up.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install demo bench results test test-rounding test-networks gallery test-matrix test-oldest test-newest slow kill fuzz lint docs tree clean
