@@ -4,6 +4,7 @@
 ``ROUNDING=1`` (any seed) for matrix products that round as on another processor: see ``other_rounding``.
 """
 
+import gc
 import os
 import random
 import sys
@@ -41,6 +42,9 @@ class TorchRandom:
 register_random(TorchRandom)
 
 
+# A million objects of modules and tests stay until the end. To look through them for cycles took a seventh of the time.
+gc.disable()
+
 MODULES: set[str] = set()
 
 
@@ -54,6 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     MODULES.update(sys.modules)
     if seed := os.environ.get("SHUFFLE"):
         random.Random(seed).shuffle(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
