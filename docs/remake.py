@@ -3,7 +3,8 @@
 Runs the commands of ``benchmarks/results/commands.toml`` from cheap to dear, each in a process of its own, and before
 it the one that makes its data. They work in ``results/NAME``, where finished work is kept: after an interruption the
 same call does only what is missing, and a folder that is finished takes seconds. Tables, figures and numbers are copied
-to ``benchmarks/results/NAME``. Commands that need a GPU are left out if there is none.
+to ``benchmarks/results/NAME``, and with them what the runs answered to their test networks, so that tables can be told
+anew from there: see `Answers`. Commands that need a GPU are left out if there is none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,15 @@ import torch
 
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
-from nfn_monomial.benchmarks.train.runs import environment
+from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore, environment
 from nfn_monomial.tools.files.atomic import write_atomically
+from nfn_monomial.tools.files.sealed import read_sealed, seal
+from nfn_monomial.tools.store import SUFFIX
 
 COMMITTED = Path(__file__).parents[1] / "benchmarks" / "results"
 COMMANDS = tomllib.loads((COMMITTED / "commands.toml").read_text(encoding="utf-8"))
 WORK = Path("results")
+ANSWERS = "answers.safetensors"
 REPORTED = ("table.md", "results.json", "config.json", "recipe.json", "*.png")
 
 
@@ -69,11 +74,51 @@ def run(command: str, *more: str) -> None:
         sys.exit(done.returncode)
 
 
+def results(folder: Path) -> dict[str, Any]:
+    """The numbers of a folder; none if it has no such file."""
+    path = folder / "results.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def commits(folder: Path) -> list[str]:
     """The commits that the runs of a folder were made at, which may be older than its tables."""
-    results = folder / "results.json"
-    made = json.loads(results.read_text(encoding="utf-8")).get("environments", []) if results.exists() else []
-    return [each["commit"] for each in made if each["commit"]]
+    return [each["commit"] for each in results(folder).get("environments", []) if each["commit"]]
+
+
+class Answers(RunStore):
+    """The runs behind a committed table, and their answers: one file, without the models.
+
+    With them the table can be told anew: ``study.tables(store.runs, config, store)``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._tensors, stated = read_sealed(folder / ANSWERS)
+        counts = {name.split()[-1]: numbers for name, numbers in results(folder)["networks"].items()}
+        read = [Run.from_json(values) for values in stated["runs"]]
+        self.runs = [replace(run, networks=counts[run.settings.subject] | run.networks) for run in read]
+
+    def artifacts(self, settings: RunSettings) -> dict[str, Any]:
+        """The answers of a run, and the true values that they are compared with, where these were kept."""
+        named = {**self._of(settings.subject), **self._of(settings.name)}
+        return {name: t.clone() for name, t in named.items()}
+
+    def _of(self, owner: str) -> dict[str, Any]:
+        return {name.removeprefix(f"{owner} "): t for name, t in self._tensors.items() if name.startswith(f"{owner} ")}
+
+    @classmethod
+    def keep(cls, source: Path, target: Path) -> None:
+        """Writes the file for the runs of a table: true values once for all runs of a subject, as these share them."""
+        tensors, runs = {}, []
+        for name in results(source)["runs"]:
+            own, stated = read_sealed(source / "runs" / f"{name}{SUFFIX}")
+            runs.append(run := stated["stated"])
+            for what, t in own.items():
+                owner = run["settings"]["subject"] if what.endswith(": true") else name
+                known = tensors.setdefault(f"{owner} {what}", t)
+                if not torch.equal(known, t):
+                    sys.exit(f"{source}: {name} was tested on other networks than another run of {owner}")
+        write_atomically(target / ANSWERS, seal(tensors, {"runs": runs}))
 
 
 def copy(source: Path, target: Path, command: str) -> None:
@@ -82,9 +127,11 @@ def copy(source: Path, target: Path, command: str) -> None:
     shown = sorted(path for pattern in REPORTED for path in source.glob(pattern))
     for path in shown:
         write_atomically(target / path.name, path.read_bytes())
-    for path in {path for pattern in REPORTED for path in target.glob(pattern)}:
+    for path in {path for pattern in (*REPORTED, ANSWERS) for path in target.glob(pattern)}:
         if path.name not in {each.name for each in shown}:
             path.unlink()
+    if (source / "runs").is_dir() and "runs" in results(source):
+        Answers.keep(source, target)
     made: dict[str, Any] = {
         "command": command,
         "version": __version__,

@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 import torch
 from commands import check
+from made_up_runs import made_up_run
 from scripts import script
 
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
+from nfn_monomial.benchmarks.report.beside import beside_paper
+from nfn_monomial.benchmarks.studies.predict import scores
+from nfn_monomial.benchmarks.train.runs import RunStore
 
 remake = script("remake")
 COMMITTED = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -41,6 +45,57 @@ def test_commands_presets_settings_and_models_are_there(command: str) -> None:
 def test_committed_tables_were_made_by_these_commands(name: str) -> None:
     made = json.loads((COMMITTED / name / "made.json").read_text(encoding="utf-8"))
     assert check(made["command"]) == check(COMMANDS[name])
+
+
+KEPT = [path.parent for path in sorted(COMMITTED.glob(f"*/{remake.ANSWERS}"))]
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=[folder.name for folder in KEPT])
+def test_numbers_are_those_of_the_answers_that_were_kept(folder: Path) -> None:
+    store = remake.Answers(folder)
+    assert [run.settings.name for run in store.runs] == remake.results(folder)["runs"]
+    for run in store.runs:
+        answers = store.artifacts(run.settings)
+        for test in run.tests:
+            tau = scores(answers[f"{test.name}: answers"], answers[f"{test.name}: true"])["tau"]
+            assert tau == pytest.approx(test.metrics["tau"], abs=1e-9)
+
+
+@pytest.mark.slow  # intervals of all differences, which tests of reports count on fewer networks
+@pytest.mark.parametrize("folder", KEPT, ids=[folder.name for folder in KEPT])
+def test_tables_are_told_anew_from_the_answers_that_were_kept(folder: Path) -> None:
+    ((name, config),) = check(COMMANDS[folder.name])
+    study, store = EXPERIMENTS[name].load(), remake.Answers(folder)
+    report = study.tables(store.runs, config, store)
+    report = beside_paper(report, EXPERIMENTS[name].key, study.kept(store.runs, store))
+    assert report.markdown == (folder / "table.md").read_text(encoding="utf-8")
+
+
+def test_answers_are_kept_with_a_table(tmp_path: Path) -> None:
+    """All of them, and true values once for all runs of the same networks; others are not taken for these."""
+    (source, target), true = (tmp_path / name for name in ("made", "committed")), torch.rand(7)
+    runs = [made_up_run(seed=seed, networks={"train": 3, "val": 1, "test": 7}) for seed in (0, 1)]
+    for run in runs:
+        artifacts = {"original: answers": torch.rand(7), "original: true": true}
+        RunStore(source).save(run, {"weight": torch.ones(1)}, artifacts, {})
+    (source / "table.md").write_text("| a |\n", encoding="utf-8")
+    results = {"runs": [run.settings.name for run in runs], "networks": {"3 relu": runs[0].networks | {"pool": 9}}}
+    (source / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    remake.copy(source, target, "nfn-monomial params")
+    store = remake.Answers(target)
+    assert [run.to_json() for run in store.runs] == [
+        run.to_json() | {"networks": {**run.networks, "pool": 9}} for run in runs
+    ]
+    for run in runs:
+        made, kept = (of.artifacts(run.settings) for of in (RunStore(source), store))
+        assert sorted(kept) == ["original: answers", "original: true"]
+        assert all(torch.equal(made[name], kept[name]) for name in kept)
+    assert (target / remake.ANSWERS).read_bytes().count(true.numpy().tobytes()) == 1
+    RunStore(source).save(
+        runs[1], {"weight": torch.ones(1)}, {"original: answers": true, "original: true": true.flip(0)}, {}
+    )
+    with pytest.raises(SystemExit, match="was tested on other networks than another run of relu"):
+        remake.copy(source, target, "nfn-monomial params")
 
 
 def test_a_preset_brings_its_data() -> None:
