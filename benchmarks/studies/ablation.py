@@ -9,33 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.experiments.ablation import STACKS
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.report.beside import Kept, kept_outcomes
+from nfn_monomial.benchmarks.report.figures import name_lines
+from nfn_monomial.benchmarks.report.intervals import mean_of
 from nfn_monomial.benchmarks.report.tables import (
     COST_COLUMNS,
     Estimate,
     by_model,
     cost_cells,
     over,
-    over_seeds,
     record_of,
     short,
 )
 from nfn_monomial.benchmarks.settings.register import Study
-from nfn_monomial.benchmarks.train.runs import Run, RunStore
+from nfn_monomial.benchmarks.train.runs import Run, RunStore, TestResult
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
 from .predict import predict_generalization, require_models
 
 __all__ = ["STUDY", "ablation_report", "ablation_tables", "draw_ablation"]
-
-SHIFT = 0.06  # of points in the figure that would hide others
 
 
 def _require_stacks(config: PredictConfig) -> None:
@@ -48,8 +46,8 @@ def _require_stacks(config: PredictConfig) -> None:
     require_models(config)
 
 
-def ablation_report(runs: Sequence[Run]) -> Report:
-    """Tables and figure, and their numbers.
+def ablation_report(runs: Sequence[Run], answers: Kept = {}) -> Report:  # noqa: B006  # nobody writes to it
+    """Tables and figure, and their numbers; ``answers``: see `draw_ablation`.
 
     Raises:
         ValueError: if there are no runs, or runs that would share a line differ in more than their seed.
@@ -58,7 +56,7 @@ def ablation_report(runs: Sequence[Run]) -> Report:
         "tests": {run.settings.name: [asdict(test) for test in run.tests] for run in runs},
         **record_of(runs),
     }
-    return Report(ablation_tables(runs), results, {"ablation.png": draw_ablation(runs)})
+    return Report(ablation_tables(runs), results, {"ablation.png": draw_ablation(runs, answers)})
 
 
 def ablation_tables(runs: Sequence[Run]) -> list[Table]:
@@ -79,7 +77,7 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
                 Estimate.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))
             ]
             cells.append((group[0].label, *taus, *cost_cells(group)))
-        header = ("stack", *(f"tau {short(test.name, test.scale)}" for test in tests), *COST_COLUMNS)
+        header = ("stack", *map(_column, tests), *COST_COLUMNS)
         note = (
             "MNF x 3, HNP: (MNF-act) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP, with MNF the monomial equivariant "
             "layer and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
@@ -93,12 +91,21 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
     return tables
 
 
-def draw_ablation(runs: Sequence[Run]) -> Figure:
-    """Draws tau over the number of equivariant layers, with and without HNP, unchanged and moved the most."""
+def draw_ablation(runs: Sequence[Run], answers: Kept = {}) -> Figure:  # noqa: B006  # nobody writes to it
+    """Draws tau on networks as they are over the number of equivariant layers, with and without HNP behind them.
+
+    Networks that are moved have the same tau, as every stack is invariant: they are in the table.
+
+    Args:
+        runs: as for `ablation_tables`.
+        answers: see `kept`; without them there are no bands.
+    """
     groups = by_model(runs)
     subjects = list(dict.fromkeys(subject for subject, _, _ in groups))
-    figure, axes = panels(1, len(subjects), (4.8 * len(subjects), 3.8))
+    figure, axes = panels(1, len(subjects), (5.4 * len(subjects), 3.8))
+    bands = False
     for ax, subject in zip(axes, subjects, strict=True):
+        named: dict[str, tuple[float, str, bool]] = {}
         for hnp, color in ((False, PALETTE[3]), (True, PALETTE[4])):
             stacks = sorted(
                 (STACKS[model][0], group)
@@ -108,27 +115,44 @@ def draw_ablation(runs: Sequence[Run]) -> Figure:
             if not stacks:
                 continue
             depths = [depth for depth, _ in stacks]
-            styles: dict[int, dict[str, Any]] = {0: {"marker": "o"}, -1: {"marker": "x", "linestyle": ":"}}
-            for test, style in styles.items():
-                name = stacks[0][1][0].tests[test].name
-                taus = [Estimate.of(run.tests[test].metrics["tau"] for run in group) for _, group in stacks]
-                ax.errorbar(
-                    [depth + SHIFT * bool(test) for depth in depths], [t.mean for t in taus],
-                    [t.error or 0.0 for t in taus], color=color, capsize=3,
-                    label=f"{'with' if hnp else 'without'} HNP, {name}", **style,
-                )  # fmt: skip
+            taus = [Estimate.of(run.tests[0].metrics["tau"] for run in group).mean for _, group in stacks]
+            ax.plot(depths, taus, color=color, marker="o")
+            ends = [each for _, group in stacks if (each := _ends(group[0], answers))]
+            if len(ends) == len(depths):
+                bands = True
+                ax.fill_between(
+                    depths, [low for low, _ in ends], [high for _, high in ends], color=color, alpha=0.18, linewidth=0
+                )
+            named[f"{'with' if hnp else 'without'} HNP"] = (taus[-1], color, False)
         ax.set_xticks([1, 2, 3])
         ax.set_xlabel("equivariant layers")
         ax.set_ylabel("Kendall's tau on test networks")
         ax.set_title(f"{subject} networks", fontsize=10)
-        ax.legend(fontsize=8, frameon=False)
-    figure.supxlabel(f"{over_seeds(runs).capitalize()}; x: moved with the largest scales", fontsize=8.5)
+        name_lines(ax, named, dict.fromkeys(named, 3.0))
+    words = f"Dots: means over seeds{'; bands: their 95 % intervals' * bands}. All stacks are invariant."
+    figure.supxlabel(words, fontsize=8.5)
     return figure
+
+
+def _ends(run: Run, answers: Kept) -> tuple[float, float] | None:
+    """Returns the interval of a stack's tau on networks as they are; None for one seed, or if no answers were kept."""
+    outcomes = answers.get((run.settings.subject, (run.label,), _column(run.tests[0])))
+    interval = mean_of([outcomes]) if outcomes else None
+    return None if interval is None or interval.low is None or interval.high is None else (interval.low, interval.high)
+
+
+def _column(test: TestResult) -> str:
+    return f"tau {short(test.name, test.scale)}"
 
 
 def kept(runs: Sequence[Run], store: RunStore) -> Kept:
     """Returns the answers that the numbers of the tables are counted from."""
-    return kept_outcomes(runs, store, lambda test: f"tau {short(test.name, test.scale)}", train_sets=False)
+    return kept_outcomes(runs, store, _column, train_sets=False)
 
 
-STUDY = Study(predict_generalization, lambda runs, config, store: ablation_report(runs), _require_stacks, kept=kept)
+STUDY = Study(
+    predict_generalization,
+    lambda runs, config, store: ablation_report(runs, kept(runs, store)),
+    _require_stacks,
+    kept=kept,
+)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from made_up_runs import made_up_run
@@ -9,7 +10,8 @@ from small_zoo import small_zoo
 
 from nfn_monomial import GroupElement
 from nfn_monomial.benchmarks.experiments.ablation import ABLATION, STACKS
-from nfn_monomial.benchmarks.studies.ablation import STUDY, ablation_tables
+from nfn_monomial.benchmarks.report.intervals import Outcomes
+from nfn_monomial.benchmarks.studies.ablation import STUDY, ablation_tables, draw_ablation
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.models import build_model
@@ -56,6 +58,25 @@ def test_tables() -> None:
     ]
     assert len(tanh.cells) == 1
     assert "standard error over seeds" in relu.notes[0]
+
+
+def test_the_figure_has_bands_where_answers_were_kept() -> None:
+    """And names lines where they end: each without a legend."""
+    runs, random = of_stacks(), np.random.default_rng(0)
+    true = random.random(40)
+    kept = {
+        ("relu", (run.label,), "tau original"): Outcomes((0, 1), true + random.normal(size=(2, 40)), true, 5, 3)
+        for run in runs
+    }
+    for answers, bands in ((kept, 2), ({}, 0)):
+        relu, tanh = draw_ablation(runs, answers).axes
+        assert [text.get_text() for text in relu.texts] == ["without HNP", "with HNP"]
+        assert len(relu.collections) == bands
+        assert len(tanh.collections) == 0
+        assert relu.get_legend() is None
+        (line, _) = relu.lines
+        assert list(line.get_xdata()) == [1, 3]
+        assert list(line.get_ydata()) == pytest.approx([0.55, 0.75])
 
 
 @pytest.mark.parametrize(

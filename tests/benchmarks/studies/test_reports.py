@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from made_up_runs import made_up_run
 from small_zoo import corpus
 
@@ -15,7 +16,11 @@ def test_ablation(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["ablation"]
     tests = [TestResult("original", None, {"tau": 0.5}, 0), TestResult("scale 10", 10.0, {"tau": 0.4}, 0)]
     runs = [made_up_run(model, 0, tests) for model in ("mnf-1", "mnf-1-hnp")]
-    report = experiment.load().tables(runs, experiment.presets["small"], RunStore(tmp_path))
+    store, answers = RunStore(tmp_path), torch.rand(9)
+    kept = {f"{test.name}: {what}": answers.clone() for test in tests for what in ("answers", "true")}
+    for run in runs:
+        store.save(run, {"weight": torch.ones(1)}, kept, {})
+    report = experiment.load().tables(runs, experiment.presets["small"], store)
     assert list(report.figures) == ["ablation.png"]
     assert [len(table.cells) for table in report.tables] == [2]
     assert [len(of_run) for of_run in report.results["tests"].values()] == [2, 2]
