@@ -93,7 +93,8 @@ class PredictConfig(Settings):
             draws, the fewer among the more, and of validation networks the same share. Empty for all there are, once.
         test_networks: how many of the test networks are asked about, the same ones for all; none for all of them.
         recipe: a file that `tune` wrote, or ``shipped`` for the recipes that were searched for the library: the models
-            that it names are trained by it, whatever ``training`` says. None trains all alike.
+            that it names are trained by it, whatever ``training`` says. None trains all by that, with what a model asks
+            for beside: ours for weight decay.
         training: how to train.
     """
 
