@@ -3,8 +3,8 @@
 Runs the commands of ``benchmarks/results/commands.toml`` from cheap to dear, each in a process of its own, and before
 it the one that makes its data. They work in ``results/NAME``, where finished work is kept: after an interruption the
 same call does only what is missing, and a folder that is finished takes seconds. Tables, figures and numbers are copied
-to ``benchmarks/results/NAME``, and with them what the runs answered to their test networks, so that tables can be told
-anew from there: see `Answers`. Commands that need a GPU are left out if there is none.
+to ``benchmarks/results/NAME``, and of predictions what the runs answered to their test networks, so that tables can be
+told anew from there: see `Answers`. Commands that need a GPU are left out if there is none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
@@ -32,6 +33,7 @@ COMMITTED = Path(__file__).parents[1] / "benchmarks" / "results"
 COMMANDS = tomllib.loads((COMMITTED / "commands.toml").read_text(encoding="utf-8"))
 WORK = Path("results")
 ANSWERS = "answers.safetensors"
+TOLD = ("predict-generalization", "ablation")  # tables of these can be told anew from answers
 REPORTED = ("table.md", "results.json", "config.json", "recipe.json", "*.png")
 
 
@@ -94,35 +96,47 @@ class Answers(RunStore):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._tensors, stated = read_sealed(folder / ANSWERS)
-        counts = {name.split()[-1]: numbers for name, numbers in results(folder)["networks"].items()}
-        read = [Run.from_json(values) for values in stated["runs"]]
-        self.runs = [replace(run, networks=counts[run.settings.subject] | run.networks) for run in read]
+        counts = results(folder)["networks"]
+        self.runs: list[Run] = []
+        self._called: dict[str, str] = {}  # in the file, as a run's name is another one once there are more settings
+        for name, values in stated["runs"].items():
+            run = Run.from_json(values)
+            number, subject = run.settings.options.get("train_networks"), run.settings.subject
+            self.runs.append(replace(run, networks=counts[f"{number} {subject}" if number else subject] | run.networks))
+            self._called[run.settings.name] = name
 
-    def artifacts(self, settings: RunSettings) -> dict[str, Any]:
-        """The answers of a run, and the true values that they are compared with, where these were kept."""
-        named = {**self._of(settings.subject), **self._of(settings.name)}
-        return {name: t.clone() for name, t in named.items()}
+    def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
+        """The answers of a run, and the true values that they are compared with."""
+        owners = (settings.subject, self._called[settings.name])
+        return {
+            name.removeprefix(f"{owner}/"): t.clone()
+            for owner in owners for name, t in self._tensors.items() if name.startswith(f"{owner}/")
+        }  # fmt: skip
 
-    def _of(self, owner: str) -> dict[str, Any]:
-        return {name.removeprefix(f"{owner} "): t for name, t in self._tensors.items() if name.startswith(f"{owner} ")}
-
-    @classmethod
-    def keep(cls, source: Path, target: Path) -> None:
-        """Writes the file for the runs of a table: true values once for all runs of a subject, as these share them."""
-        tensors, runs = {}, []
-        for name in results(source)["runs"]:
-            own, stated = read_sealed(source / "runs" / f"{name}{SUFFIX}")
-            runs.append(run := stated["stated"])
+    @staticmethod
+    def of(folder: Path) -> bytes:
+        """Makes the file for the runs of a folder: true values once for all runs of a subject, as these share them."""
+        tensors: dict[str, Tensor] = {}
+        runs = {}
+        for name in results(folder)["runs"]:
+            piece = folder / "runs" / f"{name}{SUFFIX}"
+            if not piece.exists():
+                sys.exit(f"{piece} is missing: the same command makes it again")
+            own, stated = read_sealed(piece)
+            runs[name] = stated["stated"]
             for what, t in own.items():
-                owner = run["settings"]["subject"] if what.endswith(": true") else name
-                known = tensors.setdefault(f"{owner} {what}", t)
-                if not torch.equal(known, t):
-                    sys.exit(f"{source}: {name} was tested on other networks than another run of {owner}")
-        write_atomically(target / ANSWERS, seal(tensors, {"runs": runs}))
+                true = what.endswith(": true")
+                owner = f"{runs[name]['settings']['subject'] if true else name}/{what}"
+                if true and owner in tensors and not torch.equal(tensors[owner], t):
+                    sys.exit(f"{folder}: {name} was tested on other networks than another run of {owner}")
+                tensors[owner] = t
+        return seal(tensors, {"runs": runs})
 
 
 def copy(source: Path, target: Path, command: str) -> None:
     """Copies the files that a page shows, in place of those of earlier ones, and writes down what made them."""
+    told = shlex.split(command)[1] in TOLD and (source / "runs").is_dir()
+    answers = Answers.of(source) if told else None  # before anything is replaced
     target.mkdir(parents=True, exist_ok=True)
     shown = sorted(path for pattern in REPORTED for path in source.glob(pattern))
     for path in shown:
@@ -130,8 +144,8 @@ def copy(source: Path, target: Path, command: str) -> None:
     for path in {path for pattern in (*REPORTED, ANSWERS) for path in target.glob(pattern)}:
         if path.name not in {each.name for each in shown}:
             path.unlink()
-    if (source / "runs").is_dir() and "runs" in results(source):
-        Answers.keep(source, target)
+    if answers is not None:
+        write_atomically(target / ANSWERS, answers)
     made: dict[str, Any] = {
         "command": command,
         "version": __version__,

@@ -94,7 +94,7 @@ class PredictConfig(Settings):
         test_networks: how many of the test networks are asked about, the same ones for all; none for all of them.
         recipe: a file that `tune` wrote, or ``shipped`` for the recipes that were searched for the library: the models
             that it names are trained by it, whatever ``training`` says. None trains all by that, with what a model asks
-            for beside: ours for weight decay.
+            for beside: those of statistics, message passing and probes for weight decay.
         training: how to train.
     """
 

@@ -106,6 +106,7 @@ def draw_ablation(runs: Sequence[Run], answers: Kept = {}) -> Figure:  # noqa: B
     bands = False
     for ax, subject in zip(axes, subjects, strict=True):
         named: dict[str, tuple[float, str, bool]] = {}
+        last: dict[str, float] = {}
         for hnp, color in ((False, PALETTE[3]), (True, PALETTE[4])):
             stacks = sorted(
                 (STACKS[model][0], group)
@@ -118,19 +119,21 @@ def draw_ablation(runs: Sequence[Run], answers: Kept = {}) -> Figure:  # noqa: B
             taus = [Estimate.of(run.tests[0].metrics["tau"] for run in group).mean for _, group in stacks]
             ax.plot(depths, taus, color=color, marker="o")
             ends = [each for _, group in stacks if (each := _ends(group[0], answers))]
-            if len(ends) == len(depths):
+            if len(ends) == len(depths) > 1:
                 bands = True
                 ax.fill_between(
                     depths, [low for low, _ in ends], [high for _, high in ends], color=color, alpha=0.18, linewidth=0
                 )
-            named[f"{'with' if hnp else 'without'} HNP"] = (taus[-1], color, False)
+            name = f"{'with' if hnp else 'without'} HNP"
+            named[name], last[name] = (taus[-1], color, False), float(depths[-1])
         ax.set_xticks([1, 2, 3])
         ax.set_xlabel("equivariant layers")
         ax.set_ylabel("Kendall's tau on test networks")
         ax.set_title(f"{subject} networks", fontsize=10)
-        name_lines(ax, named, dict.fromkeys(named, 3.0))
-    words = f"Dots: means over seeds{'; bands: their 95 % intervals' * bands}. All stacks are invariant."
-    figure.supxlabel(words, fontsize=8.5)
+        name_lines(ax, named, last)
+    seeds = {len(group) for group in groups.values()}
+    words = "Dots: one seed" if seeds == {1} else f"Dots: means over seeds{'; bands: 95 % intervals' * bands}"
+    figure.supxlabel(f"{words}. All stacks are invariant.", fontsize=8.5)
     return figure
 
 

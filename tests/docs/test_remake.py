@@ -16,7 +16,7 @@ from scripts import script
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.report.beside import beside_paper
 from nfn_monomial.benchmarks.studies.predict import scores
-from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.benchmarks.train.runs import RunSettings, RunStore
 
 remake = script("remake")
 COMMITTED = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -53,7 +53,7 @@ KEPT = [path.parent for path in sorted(COMMITTED.glob(f"*/{remake.ANSWERS}"))]
 @pytest.mark.parametrize("folder", KEPT, ids=[folder.name for folder in KEPT])
 def test_numbers_are_those_of_the_answers_that_were_kept(folder: Path) -> None:
     store = remake.Answers(folder)
-    assert [run.settings.name for run in store.runs] == remake.results(folder)["runs"]
+    assert len(store.runs) == len(remake.results(folder)["runs"]) > 0
     for run in store.runs:
         answers = store.artifacts(run.settings)
         for test in run.tests:
@@ -74,14 +74,21 @@ def test_tables_are_told_anew_from_the_answers_that_were_kept(folder: Path) -> N
 def test_answers_are_kept_with_a_table(tmp_path: Path) -> None:
     """All of them, and true values once for all runs of the same networks; others are not taken for these."""
     (source, target), true = (tmp_path / name for name in ("made", "committed")), torch.rand(7)
-    runs = [made_up_run(seed=seed, networks={"train": 3, "val": 1, "test": 7}) for seed in (0, 1)]
+    runs = [
+        made_up_run(seed=seed, networks={"train": 3, "val": 1, "test": 7}, options={"train_networks": 3})
+        for seed in (0, 1)
+    ]
     for run in runs:
         artifacts = {"original: answers": torch.rand(7), "original: true": true}
         RunStore(source).save(run, {"weight": torch.ones(1)}, artifacts, {})
     (source / "table.md").write_text("| a |\n", encoding="utf-8")
     results = {"runs": [run.settings.name for run in runs], "networks": {"3 relu": runs[0].networks | {"pool": 9}}}
     (source / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    (target / remake.ANSWERS).parent.mkdir()
+    (target / remake.ANSWERS).touch()
     remake.copy(source, target, "nfn-monomial params")
+    assert not (target / remake.ANSWERS).exists(), "of an earlier table"
+    remake.copy(source, target, "nfn-monomial ablation")
     store = remake.Answers(target)
     assert [run.to_json() for run in store.runs] == [
         run.to_json() | {"networks": {**run.networks, "pool": 9}} for run in runs
@@ -91,11 +98,30 @@ def test_answers_are_kept_with_a_table(tmp_path: Path) -> None:
         assert sorted(kept) == ["original: answers", "original: true"]
         assert all(torch.equal(made[name], kept[name]) for name in kept)
     assert (target / remake.ANSWERS).read_bytes().count(true.numpy().tobytes()) == 1
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    (source / "table.md").write_text("| b |\n", encoding="utf-8")
     RunStore(source).save(
         runs[1], {"weight": torch.ones(1)}, {"original: answers": true, "original: true": true.flip(0)}, {}
     )
-    with pytest.raises(SystemExit, match="was tested on other networks than another run of relu"):
-        remake.copy(source, target, "nfn-monomial params")
+    with pytest.raises(SystemExit, match="was tested on other networks than another run of relu/original: true"):
+        remake.copy(source, target, "nfn-monomial ablation")
+    RunStore(source).run_file(runs[0].settings).unlink()
+    with pytest.raises(SystemExit, match="is missing: the same command makes it again"):
+        remake.copy(source, target, "nfn-monomial ablation")
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+
+
+def test_answers_are_found_after_a_setting_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of runs are hashes of their settings: those of before are in the file."""
+    store = remake.Answers(KEPT[0])
+    before = store.artifacts(store.runs[0].settings)
+    hashed = RunSettings.name.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(RunSettings, "name", property(lambda settings: f"{hashed(settings)}-and-more"))
+    again = remake.Answers(KEPT[0])
+    after = again.artifacts(again.runs[0].settings)
+    assert again.runs[0].settings.name.endswith("-and-more")
+    assert sorted(before) == sorted(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_a_preset_brings_its_data() -> None:

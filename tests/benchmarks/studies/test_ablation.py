@@ -68,9 +68,10 @@ def test_the_figure_has_bands_where_answers_were_kept() -> None:
         ("relu", (run.label,), "tau original"): Outcomes((0, 1), true + random.normal(size=(2, 40)), true, 5, 3)
         for run in runs
     }
-    for answers, bands in ((kept, 2), ({}, 0)):
+    for answers, bands in ((kept, 1), ({}, 0)):  # a line of one stack has no band
         relu, tanh = draw_ablation(runs, answers).axes
         assert [text.get_text() for text in relu.texts] == ["without HNP", "with HNP"]
+        assert [text.xy[0] for text in relu.texts] == [3, 2], "where the lines end"
         assert len(relu.collections) == bands
         assert len(tanh.collections) == 0
         assert relu.get_legend() is None

@@ -15,15 +15,18 @@ from nfn_monomial.benchmarks.train.runs import RunStore, TestResult
 def test_ablation(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["ablation"]
     tests = [TestResult("original", None, {"tau": 0.5}, 0), TestResult("scale 10", 10.0, {"tau": 0.4}, 0)]
-    runs = [made_up_run(model, 0, tests) for model in ("mnf-1", "mnf-1-hnp")]
+    runs = [made_up_run(model, seed, tests) for model in ("mnf-1", "mnf-2") for seed in (0, 1)]
     store, answers = RunStore(tmp_path), torch.rand(9)
-    kept = {f"{test.name}: {what}": answers.clone() for test in tests for what in ("answers", "true")}
+    true = {f"{test.name}: true": answers.clone() for test in tests}
     for run in runs:
-        store.save(run, {"weight": torch.ones(1)}, kept, {})
+        said = {f"{test.name}: answers": torch.rand(9) for test in tests}
+        store.save(run, {"weight": torch.ones(1)}, said | true, {})
     report = experiment.load().tables(runs, experiment.presets["small"], store)
     assert list(report.figures) == ["ablation.png"]
+    (panel,) = report.figures["ablation.png"].axes  # type: ignore[union-attr]
+    assert len(panel.collections) == 1, "a band of what was kept"
     assert [len(table.cells) for table in report.tables] == [2]
-    assert [len(of_run) for of_run in report.results["tests"].values()] == [2, 2]
+    assert [len(of_run) for of_run in report.results["tests"].values()] == [2] * 4
 
 
 def test_tune_is_kept_whole_and_leaves_recipes(tmp_path: Path) -> None:
