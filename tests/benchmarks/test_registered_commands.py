@@ -17,7 +17,7 @@ from scripts import script
 from nfn_monomial.benchmarks.cli.options import configured
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.settings.training import RUNTIME
-from nfn_monomial.benchmarks.train.recipes import read_recipes
+from nfn_monomial.benchmarks.studies.predict import recipes_of
 
 remake = script("remake")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -25,8 +25,8 @@ COMMANDS = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8")
 FOLDERS = [name for name in COMMANDS if name != "demo" and (RESULTS / name / "config.json").exists()]
 
 
-def asked(command: str) -> dict[str, Any]:
-    """The configuration that a command asks for, as JSON has it."""
+def configuration(command: str) -> Any:
+    """What a command asks for."""
     words = shlex.split(command.replace("\\\n", " "))
     name, *rest = words[2:] if words[1] == "bench" else words[1:]
     pairs = list(zip(rest[::2], rest[1::2], strict=True))
@@ -34,10 +34,14 @@ def asked(command: str) -> dict[str, Any]:
     numbers = {key: int(options[f"--{key}"]) for key in ("seeds", "seed") if f"--{key}" in options}
     assignments = [value for key, value in pairs if key == "--set"]
     preset, models = options.get("--preset", "small"), options.get("--models", "")
-    config = configured(
+    return configured(
         EXPERIMENTS[name].presets, preset, assignments, models=models, device=options.get("--device"), **numbers
     )
-    read: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+
+
+def asked(command: str) -> dict[str, Any]:
+    """The same as JSON has it."""
+    read: dict[str, Any] = json.loads(json.dumps(asdict(configuration(command))))
     return read
 
 
@@ -79,7 +83,7 @@ def test_the_data_are_split_as_in_the_folder(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FOLDERS if kept(name)["config"].get("recipe")])
 def test_recipes_are_those_that_the_folder_was_trained_by(name: str) -> None:
-    recipes = read_recipes(kept(name)["config"]["recipe"])
+    recipes = recipes_of(configuration(COMMANDS[name]["command"]))
     trained = {settings["model"]: settings for settings in kept(name, "results.json")["settings"]}
     for model, settings in trained.items():
         if model in recipes:
