@@ -14,7 +14,7 @@ from typing import Any, get_args
 from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
 from nfn_monomial.checks import listed, shown
-from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.errors import InvalidValueError, MissingFileError, MonomialError
 from nfn_monomial.tools.files.atomic import write_json
 
 __all__ = ["OPTIONS", "PLAIN", "SHIPPED", "Recipe", "read_recipes", "write_recipes"]
@@ -72,7 +72,13 @@ def read_recipes(path: str | Path) -> dict[str, Recipe]:
     Raises:
         ValueError: if there is no such file, or it is not what `write_recipes` writes.
     """
-    content = read_json(Path(__file__).with_name("recipes.json") if path == SHIPPED else Path(path))
+    file = Path(__file__).with_name("recipes.json") if path == SHIPPED else Path(path)
+    if not file.exists():
+        raise MissingFileError(
+            f"recipe {str(path)!r}: no such file; give one that `nfn-monomial tune` wrote, {SHIPPED!r} for the "
+            f"library's, or {PLAIN!r} for one training for all models"
+        )
+    content = read_json(file)
     recipes = content.get("recipes") if isinstance(content, dict) else None
     if not isinstance(recipes, dict):
         raise InvalidValueError(f"{path} has no recipes: give a recipe.json that `nfn-monomial tune` wrote")

@@ -25,6 +25,7 @@ from nfn_monomial.benchmarks.studies.predict import (
 from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import test, train
+from nfn_monomial.errors import MissingFileError
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.architectures import PlainCNN
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo, build_model
@@ -235,18 +236,21 @@ def test_settings_by_activation_hold_for_zoos_of_other_names(zoo: Corpus) -> Non
 
 def test_the_paper_s_training_is_the_same_for_all(zoo: Corpus) -> None:
     """Ours, which ask for weight decay and dropout, among them; without the recipe they get these."""
-    config = replace(PREDICT["zoos-paper"], train_networks=())
+    preset = PREDICT["zoos-paper"]
+    config = replace(preset, models=(*preset.models, "stats-set", "monomial-conv", "balanced-hnp"), train_networks=())
     jobs = plan(config, {"relu": zoo})
     assert {job.settings.model for job in jobs} == set(config.models)
     for job in jobs:
         assert job.settings.training == config.training
         assert job.settings.loss == config.loss
-        options = job.settings.options["model"]
+        options = job.settings.options.get("model", {})
         model = build_model(job.settings.model, zoo.info, seed=0, **options)
         assert not any(part.p for part in model.modules() if isinstance(part, torch.nn.Dropout))
     asked = {job.settings.model: job.settings.training for job in plan(replace(config, recipe=None), {"relu": zoo})}
     assert asked["gram-stats"].weight_decay == 0.1
     assert asked["statnn"].weight_decay == 0
+    with pytest.raises(MissingFileError, match=r"'Plain': no such file; give one .*, 'shipped' for .*, or 'plain' for"):
+        plan(replace(config, recipe="Plain"), {"relu": zoo})
 
 
 def test_one_training_for_each_range_of_scales(tmp_path: Path) -> None:
