@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -173,13 +174,14 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
 
 def test_cheap_ones_and_data_come_first_and_tables_are_copied(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
     remake.main("ablation,params")
+    command = "nfn-monomial ablation --data zoos/six/relu-wide --seeds 3"
     assert calls.commands == [
-        ["params", "--out", "results/params"], ["zoo", "make"],
-        ["ablation", "--data", "zoos/digits", "--out", "results/ablation"],
+        ["params", "--out", "results/params"], shlex.split(DATA["zoos/six/relu-wide"])[1:],
+        [*command.split()[1:], "--out", "results/ablation"],
     ]  # fmt: skip
     assert "2 folders" in capsys.readouterr().out
     made = json.loads(Path("kept/ablation/made.json").read_text(encoding="utf-8"))
-    assert made["command"] == "nfn-monomial ablation --data zoos/digits"
+    assert made["command"] == command
     assert made["commits"] == [remake.environment("cpu")["commit"]]
     assert Path("kept/ablation/table.md").read_text(encoding="utf-8") == "| a |\n"
 
@@ -223,6 +225,6 @@ def test_a_command_that_fails_ends_it(calls: Calls) -> None:
 
 
 def test_unknown_names(calls: Calls) -> None:
-    with pytest.raises(SystemExit, match="unknown results nothing: choose from params, demo, ablation,"):
+    with pytest.raises(SystemExit, match="unknown results nothing: choose from params, demo, cost, ratios, ablation,"):
         remake.main("nothing")
     assert calls.commands == []
