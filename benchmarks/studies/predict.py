@@ -164,10 +164,9 @@ def recipes_of(config: PredictConfig) -> dict[str, Recipe]:
     """
     if config.recipe != PLAIN:
         return read_recipes(config.recipe) if config.recipe else {}
-    training = {"weight_decay": config.training.weight_decay}
     without = {"head_dropout": 0.0}
     return {
-        model: Recipe(config.loss, training, without if set(without) <= set(model_options(model)) else {})
+        model: Recipe(config.loss, {}, without if set(without) <= set(model_options(model)) else {})
         for model in config.models
     }
 
