@@ -93,8 +93,9 @@ class PredictConfig(Settings):
             draws, the fewer among the more, and of validation networks the same share. Empty for all there are, once.
         test_networks: how many of the test networks are asked about, the same ones for all; none for all of them.
         recipe: a file that `tune` wrote, or ``shipped`` for the recipes that were searched for the library: the models
-            that it names are trained by it, whatever ``training`` says. None trains all by that, with what a model asks
-            for beside: those of statistics, message passing and probes for weight decay.
+            that it names are trained by it, whatever ``training`` says; ``plain`` for ``training`` and ``loss`` alone,
+            which are then the same for all. None trains by these, with what a model asks for beside: those of
+            statistics, message passing and probes for weight decay, and for dropout in the head.
         training: how to train.
     """
 
@@ -245,7 +246,7 @@ PREDICT = {
     "zoos": _ZOOS,
     # Of the large zoos, with a seventh of the networks for testing, so that a seed draws 5,000 of 6,192.
     "zoos-5000": replace(_ZOOS, train_networks=(5000,)),
-    "zoos-paper": replace(_ZOOS, recipe=None, training=replace(PAPER_TRAINING, patience=10, threads=1)),
+    "zoos-paper": replace(_ZOOS, recipe="plain", training=replace(PAPER_TRAINING, patience=10, threads=1)),
     # For a first look: one seed, and the quick models first, as a line is shown when a run is finished.
     "demo": PredictConfig(
         models=("statnn", "monomial", "combined", "message-passing-stats", "monomial-hnp", "hnp"),

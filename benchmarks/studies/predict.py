@@ -40,11 +40,11 @@ from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task, training_of
 from nfn_monomial.benchmarks.train.loop import Loss
-from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes
+from nfn_monomial.benchmarks.train.recipes import PLAIN, Recipe, read_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.predictors.models import BALANCED, build_model, model_class
+from nfn_monomial.tools.predictors.models import BALANCED, build_model, model_class, model_options
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Generalization
 from nfn_monomial.tools.store import code_of
@@ -152,9 +152,23 @@ def require_models(config: PredictConfig) -> None:
         ValueError: naming those that there are.
     """
     left_out = [pair.partition(":")[2] for pair in config.left_out]
-    if config.recipe:
-        read_recipes(config.recipe)
     require_task((*config.models, *(config.augmented_models or ()), *left_out), "generalization", "ablation")
+    _recipes(config)
+
+
+def _recipes(config: PredictConfig) -> dict[str, Recipe]:
+    """Returns the recipes that a configuration names, by model; others are trained as they ask for.
+
+    `PLAIN` is one for all: ``config.training`` and ``config.loss``, whatever a model asks for, and no dropout.
+    """
+    if config.recipe != PLAIN:
+        return read_recipes(config.recipe) if config.recipe else {}
+    training = {"weight_decay": config.training.weight_decay}
+    without = {"head_dropout": 0.0}
+    return {
+        model: Recipe(config.loss, training, without if set(without) <= set(model_options(model)) else {})
+        for model in config.models
+    }
 
 
 def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
@@ -170,7 +184,7 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
     if missing := [one for one in asked if not any(one in some for some in activations.values())]:
         raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
     names = [name for name, some in activations.items() if not asked or some & {*asked}]
-    recipes = read_recipes(config.recipe) if config.recipe else {}
+    recipes = _recipes(config)
     asked_about = {name: _asked_about(corpora[name], config.test_networks) for name in names}
     for corpus in asked_about.values():
         wanted, most = max(config.train_networks, default=0), sum(map(len, corpus.train))
@@ -224,7 +238,7 @@ def plan(
     Models are trained by these recipes, by default those that the configuration names.
     """
     if recipes is None:
-        recipes = read_recipes(config.recipe) if config.recipe else {}
+        recipes = _recipes(config)
     sets = {name: Sets(corpus, config.widen) for name, corpus in corpora.items()}
     data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
 

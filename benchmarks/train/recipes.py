@@ -1,6 +1,7 @@
 """Recipes: how models are trained, in a file that `tune` writes and other experiments read.
 
-``recipes.json`` beside this module has those that were searched for the library, `SHIPPED`.
+``recipes.json`` beside this module has those that were searched for the library, `SHIPPED`. `PLAIN` is no file: one
+training for all, without what models ask for.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.files.atomic import write_json
 
-__all__ = ["OPTIONS", "SHIPPED", "Recipe", "read_recipes", "write_recipes"]
+__all__ = ["OPTIONS", "PLAIN", "SHIPPED", "Recipe", "read_recipes", "write_recipes"]
 
-SHIPPED = "shipped"  # in place of a file
+SHIPPED, PLAIN = "shipped", "plain"  # in place of a file
 
 SETTABLE = tuple(f.name for f in fields(TrainConfig) if f.name not in RUNTIME)
 OPTIONS = tuple(f.name for f in fields(Head))

@@ -10,7 +10,7 @@ import torch
 from small_zoo import corpus, small_zoo
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, fingerprint
-from nfn_monomial.benchmarks.experiments.predict import PredictConfig
+from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.report.tables import by_model, short
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict_report as predict_report_module
@@ -27,7 +27,7 @@ from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import test, train
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.architectures import PlainCNN
-from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
+from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo, build_model
 
 TINY = TrainConfig(epochs=2, batch_size=16)
 CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0,), scales=(1e1, 1e6), training=TINY)
@@ -231,6 +231,22 @@ def test_settings_by_activation_hold_for_zoos_of_other_names(zoo: Corpus) -> Non
     assert [(job.settings.subject, job.settings.model) for job in one] == [
         ("a", "statnn"), ("b", "statnn"), ("b", "monomial"),
     ]  # fmt: skip
+
+
+def test_the_paper_s_training_is_the_same_for_all(zoo: Corpus) -> None:
+    """Ours, which ask for weight decay and dropout, among them; without the recipe they get these."""
+    config = replace(PREDICT["zoos-paper"], train_networks=())
+    jobs = plan(config, {"relu": zoo})
+    assert {job.settings.model for job in jobs} == set(config.models)
+    for job in jobs:
+        assert job.settings.training == config.training
+        assert job.settings.loss == config.loss
+        options = job.settings.options["model"]
+        model = build_model(job.settings.model, zoo.info, seed=0, **options)
+        assert not any(part.p for part in model.modules() if isinstance(part, torch.nn.Dropout))
+    asked = {job.settings.model: job.settings.training for job in plan(replace(config, recipe=None), {"relu": zoo})}
+    assert asked["gram-stats"].weight_decay == 0.1
+    assert asked["statnn"].weight_decay == 0
 
 
 def test_one_training_for_each_range_of_scales(tmp_path: Path) -> None:
