@@ -229,6 +229,7 @@ PREDICT = {
         ),
         seeds=(0,),
         widen=0,
+        recipe="plain",
         training=TrainConfig(epochs=10, batch_size=16),
     ),
     # Learning curves in the paper's setting, which stops early; after how many epochs it does not say.
