@@ -278,13 +278,13 @@ def test_how_far_two_models_fall_is_compared_not_where_they_end() -> None:
 
 
 def test_a_claim_may_need_more_than_its_table() -> None:
-    """A GNN of 200 networks is not the paper's, and HNP may be compared."""
+    """A GNN of 500 networks is not the paper's, and HNP may be compared; of fewer nothing is."""
     cells = {"Monomial-NFN": "0.6", "GNN": "0.5", "HNP": "0.5"}
     header = ("model", "trained on", "tau original", "params", "seeds")
     lines = tuple((name, "original", value, "1M", "2") for name, value in cells.items())
     report = Report([Table("Test accuracy of relu networks predicted", header, lines, subject="relu")], {})
     kept = {
-        ("relu", (name, "original"), "tau original"): replace(of_each((v, v)), networks=200)
+        ("relu", (name, "original"), "tau original"): replace(of_each((v, v)), networks=500)
         for name, v in (("Monomial-NFN", 0.75), ("GNN", 0.5), ("HNP", 0.5))
     }
     judged = {line[1]: line[-2] for line in beside_paper(report, "predict-generalization", kept).tables[-1].cells}
@@ -294,6 +294,9 @@ def test_a_claim_may_need_more_than_its_table() -> None:
         lines = beside_paper(report, "predict-generalization", more).tables[-1].cells
         assert {line[1]: line[-2] for line in lines}["Monomial-NFN is above GNN on networks as they are"] == expected
     assert judged["Monomial-NFN is as good as HNP on networks as they are"] == "holds"
+    fewer = {cell: replace(outcomes, networks=499) for cell, outcomes in kept.items()}
+    lines = beside_paper(report, "predict-generalization", fewer).tables[-1].cells
+    assert {line[-2:] for line in lines} == {("not comparable", "499 training networks; the paper has 6,050")}
     for title in ("Test accuracy of leaky_relu networks", "Test accuracy of tanh-not-relu networks"):
         other = Report([replace(report.tables[0], title=title)], {})
         assert len(beside_paper(other, "predict-generalization", kept).tables) == 1, "no table of the paper is of these"
