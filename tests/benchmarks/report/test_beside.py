@@ -296,7 +296,7 @@ def test_a_claim_may_need_more_than_its_table() -> None:
     assert judged["Monomial-NFN is as good as HNP on networks as they are"] == "holds"
     fewer = {cell: replace(outcomes, networks=499) for cell, outcomes in kept.items()}
     lines = beside_paper(report, "predict-generalization", fewer).tables[-1].cells
-    assert {line[-2:] for line in lines} == {("not comparable", "499 training networks; the paper has 6,050")}
+    assert {line[-2:] for line in lines} == {("not comparable", "499 training networks; the paper has some 6,000")}
     for title in ("Test accuracy of leaky_relu networks", "Test accuracy of tanh-not-relu networks"):
         other = Report([replace(report.tables[0], title=title)], {})
         assert len(beside_paper(other, "predict-generalization", kept).tables) == 1, "no table of the paper is of these"
