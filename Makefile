@@ -81,9 +81,9 @@ test: lint
 
 # ROUNDING draws the order in which products sum: tests/helpers/other_rounding.py. What goes on behind a cut or a damage is
 # compared with the same sums, so it is left out; processes of their own (devices) round as the machine does; what counts
-# parameters or draws architectures has no sums.
+# parameters or draws architectures has no sums. One process: two would import and collect everything twice.
 test-rounding: $(INSTALLED)
-	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -k "not damage and not cut and not killed and not test_devices and not test_params and not test_config" -q -n 2 --dist worksteal
+	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -k "not damage and not cut and not killed and not test_devices and not test_params and not test_config" -q
 
 # Groups that are derived and layers on the whole zoo, and checkpoints as transformers and Lightning write them.
 test-networks: $(INSTALLED)

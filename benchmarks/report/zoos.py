@@ -23,12 +23,16 @@ from .intervals import Interval, Outcomes, difference, mean_difference, mean_of,
 from .published import PAPER
 from .tables import HEADLINE, INVARIANT, SEES, Estimate, by_model, headline, over_seeds, short, trained_on
 
-__all__ = ["draw_zoos", "zoo_tables"]
+__all__ = ["DIFFERENCES", "draw_zoos", "zoo_tables"]
 
 PLACES = ("as they are", "moved")
 MOVED_MEAN = "mean, moved"
 NOTHING = "-"
 SHARED = "Intervals are wider by the training networks that seeds share, if each draws its own"
+DIFFERENCES = (
+    "Difference of tau, and its 95 % interval: a paired bootstrap over test networks, and Student's distribution over "
+    f"seeds. {SHARED}. What is compared with is the best on these test networks, which flatters it."
+)
 APART = 0.09  # of the dots of two zoos, of the height of a line
 MEAN = "#303030"
 
@@ -189,11 +193,7 @@ def _compared(title: str, lines: Mapping[str, Sequence[Interval]], zoos: Sequenc
         ("model", *zoos, "mean"),
         tuple((label, *(interval.show() for interval in intervals)) for label, intervals in lines.items()),
         text_columns=1,
-        notes=(
-            "Difference of tau, and its 95 % interval: a paired bootstrap over test networks, and Student's "
-            f"distribution over seeds. {SHARED}. What is compared with is the best on these test networks, which "
-            "flatters it.",
-        ),
+        notes=(DIFFERENCES,),
     )
 
 

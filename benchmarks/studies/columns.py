@@ -59,9 +59,14 @@ BASELINE, CONSTANT = "statnn", "constant"
 LOSSES = {"regression": "quantile", "ranking": "rank", "classification": "cross-entropy"}
 SHOWN = {"regression": ("mae", "r2", "tau"), "ranking": ("tau", "r2", "mae"), "classification": ("accuracy", "loss")}
 WANTED = 3  # models, besides the baseline
-SUITED = ("stats", "probes-stats", "combined", "message-passing-stats", "balanced-statnn", "message-passing")
+SUITED = (
+    *("gram-stats", "probes-stats", "combined", "message-passing-stats"),
+    *("stats", "balanced-statnn", "message-passing"),
+)
 MOST = {"probes-stats": 500_000, "combined": 20_000, "message-passing-stats": 20_000, "message-passing": 20_000}
 """Weights of networks that take no longer than minutes."""
+WIDEST = {"gram-stats": 1024}
+"""Neurons of a layer, of whose Gram matrices the time is the cube, for the same."""
 MOST_WORK = 10**7
 """Operations of a network on one input, of networks that are run on 64 inputs in every epoch, for the same."""
 
@@ -90,6 +95,7 @@ class Learned:
 def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
     """Returns three models that suit networks, and the baseline; and in words, why others were left out."""
     weights = sum(map(math.prod, info.space.shapes().values()))
+    widest = max((node.size or 1 for node in info.space.nodes.values() if node.permutes), default=0)
     # The logits of a network for one input, 0 if it does not run, and its operations.
     classes = work = 0
     if info.template is not None and info.input_shape is not None:
@@ -114,6 +120,8 @@ def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
             )
         elif weights > MOST.get(name, math.inf):
             notes.append(f"{name} was left out: it takes long for {weights} weights; --models has it trained")
+        elif widest > WIDEST.get(name, math.inf):
+            notes.append(f"{name} was left out: it takes long for layers of {widest} neurons; --models has it trained")
         else:
             try:
                 build_model(name, info, seed=0)

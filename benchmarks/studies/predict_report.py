@@ -17,6 +17,7 @@ from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.report.beside import Kept, kept_outcomes
 from nfn_monomial.benchmarks.report.curves import curve_tables, draw_curves
 from nfn_monomial.benchmarks.report.figures import name_lines, stroke
+from nfn_monomial.benchmarks.report.intervals import difference, paired
 from nfn_monomial.benchmarks.report.tables import (
     COLUMNS,
     COST_COLUMNS,
@@ -32,7 +33,7 @@ from nfn_monomial.benchmarks.report.tables import (
     record_of,
     short,
 )
-from nfn_monomial.benchmarks.report.zoos import draw_zoos, zoo_tables
+from nfn_monomial.benchmarks.report.zoos import DIFFERENCES, draw_zoos, zoo_tables
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.tools.report import Report, Table, look, panels
@@ -104,7 +105,8 @@ def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept =
         return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs, answers)})
     if None not in sizes:
         return Report(curve_tables(runs, answers), results, {"curves.png": draw_curves(runs)})
-    return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")
+    tables = [*predict_tables(rows), *difference_tables(rows, answers)]
+    return Report(tables, results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:
@@ -168,6 +170,50 @@ def predict_tables(rows: Sequence[Row]) -> list[Table]:
     for row in rows:
         groups.setdefault(row.activation, []).append(row)
     return [_table(group) for group in groups.values()]
+
+
+def difference_tables(rows: Sequence[Row], answers: Kept) -> list[Table]:
+    """Returns how far invariant models are ahead of the best of the others: for every activation and train set a table.
+
+    On test networks as they are, and moved furthest. Of one seed there is no interval, so no table.
+    """
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.activation, row.train_set), []).append(row)
+    return [
+        table
+        for (activation, trained), group in groups.items()
+        for table in _ahead(activation, trained, group, answers)
+    ]
+
+
+def _ahead(activation: str, trained: str, rows: Sequence[Row], answers: Kept) -> list[Table]:
+    invariant = [row for row in rows if row.invariant == INVARIANT["group"]]
+    found: dict[str, list[str]] = {}
+    for name, scale in _ends(rows).items():
+        tau = f"tau {short(name, scale)}"
+        kept = {row.model: answers.get((activation, (row.label, trained), tau)) for row in rows}
+        seeds = {model: len(outcomes.seeds) for model, outcomes in kept.items() if outcomes is not None}
+        others = [row for row in rows if row not in invariant and seeds.get(row.model, 0) > 1]
+        if not others:
+            continue
+        best = max(others, key=lambda row: row.tau[name].mean)
+        cells = []
+        for row in invariant:
+            pair = paired(kept[row.model], kept[best.model])
+            cells.append(difference(*pair).show() if pair and len(pair[0].seeds) > 1 else NOTHING)
+        found[f"{tau}: ahead of {best.label}"] = cells
+    lines = [(row.label, *(cells[i] for cells in found.values())) for i, row in enumerate(invariant)]
+    lines = [line for line in lines if any(cell != NOTHING for cell in line[1:])]
+    title = f"Invariant models, ahead of the best of the others: {activation} networks, trained on {trained}"
+    return [Table(title, ("model", *found), tuple(lines), text_columns=1, notes=(DIFFERENCES,))] if lines else []
+
+
+def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Returns the test set as it is and the one that was moved furthest, those of them that there are."""
+    names = {name: row.scales[name] for row in rows for name, _ in row.moved}
+    furthest = max(reversed(names), key=lambda name: names[name] or 0.0)  # the last one, if none was scaled
+    return {name: names[name] for name in dict.fromkeys((ORIGINAL, furthest)) if name in names}
 
 
 def _table(rows: Sequence[Row]) -> Table:

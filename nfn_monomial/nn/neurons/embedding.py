@@ -16,6 +16,7 @@ from nfn_monomial.nn.sizes import log_sums, square_sums
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.features import Features, Layout
+from nfn_monomial.space.nodes import Node
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .buckets import Neurons
@@ -70,7 +71,7 @@ class NeuronEmbedding(OnNeurons):
         ]
         hidden = [name for name in plans if space.nodes[name].permutes]
         charges = {n: 1 for n in hidden if (1,) in plans[n].charges} if charges is None else charges
-        at = {n: self.neurons.stream(n, *plans[n].charges[-1][:-1], q) for n, q in charges.items() if extra}
+        at = {n: self._stream_of(n, q) for n, q in charges.items() if extra}
         self._extra = tuple((field, extra) for field in at.values())
         self._extra_nodes = tuple(at)
         self._widths = [in_channels * place.entries for place in self.neurons.places] + [extra] * len(at)
@@ -81,6 +82,21 @@ class NeuronEmbedding(OnNeurons):
         self.fixed = nn.Parameter(torch.empty(sum(fixed), channels)) if fixed else None
         self.norms = None if scales or not plans else nn.Parameter(torch.empty(len(plans), 3, channels))
         self.reset_parameters()
+
+    def _stream_of(self, name: str, charge: Charge) -> int:
+        """The stream for a field of a node's neurons that outer nodes, in which they are nested, only permute."""
+        plan, outer = self.neurons.nodes[name], list[Node]()
+        while (parent := (outer[0] if outer else self.space.nodes[name]).parent) is not None:
+            outer.insert(0, self.space.nodes[parent])
+        for charges in ((*plan.charges[-1][:-1], charge), *plan.charges):
+            acting = (
+                q and (gauge.scales or gauge.flips)
+                for node, of_node in zip(outer, charges, strict=False)
+                for gauge, q in zip(node.gauges, node.spelled(of_node), strict=True)
+            )
+            if charges in plan.charges and charges[-1] == charge and not any(acting):
+                return self.neurons.stream(name, *charges)
+        raise InvalidValueError(f"the neurons of node {name!r} have no stream for a field of charge {charge}")
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""

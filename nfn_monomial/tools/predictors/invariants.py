@@ -28,6 +28,9 @@ __all__ = ["MODELS", "InvariantModel", "LinearGenerator"]
 LEAST_LOG = -12.0  # log probabilities of networks that are sure and wrong are cut off here
 CHANNELS, LAYERS = 16, 3  # of message passing
 PROBES = 64
+MATRICES = (
+    2**23
+)  # entries of matrices between the neurons of a layer, of all networks whose statistics are made at once
 FURTHEST = 5.0  # standard deviations: statistics beyond are cut off
 
 
@@ -189,8 +192,17 @@ class InvariantModel(Model):
         if self.readers:
             prepared["networks"] = balance(tensors, self.space, signs=False)[0]
         if self.stats:
-            prepared["stats"] = torch.cat([kind(tensors) for kind in self.statistics], -1)
+            prepared["stats"] = torch.cat([self._statistics_of(part) for part in self._parts(tensors)])
         return prepared
+
+    def _statistics_of(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([kind(tensors) for kind in self.statistics], -1)
+
+    def _parts(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """The networks in parts whose matrices between the neurons of a layer fit into memory."""
+        widest = max((node.size or 1 for node in self.space.nodes.values() if node.permutes), default=1)
+        each = {name: t.split(max(1, MATRICES // widest**2)) for name, t in tensors.items()}
+        return [dict(zip(each, part, strict=True)) for part in zip(*each.values(), strict=True)]
 
     def fit_inputs(self, prepared: dict[str, Any]) -> None:
         if self.stats:

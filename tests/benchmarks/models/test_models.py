@@ -290,3 +290,42 @@ def test_raw_statistics_are_of_every_tensor_as_it_is() -> None:
         )
     huge = {name: 1e12 * x for name, x in tensors.items()}
     assert bool(read(huge).isfinite().all())
+
+
+def test_statistics_are_made_of_as_many_networks_as_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = WeightSpace.mlp([3, 5, 4, 2], "relu")
+    model = build_model("gram-stats", NetworkInfo(space, "relu"), seed=0)
+    networks = {name: torch.randn(7, 1, *shape) for name, shape in space.shapes().items()}
+    whole = model.prepare(networks)["stats"]
+    sizes = []
+    monkeypatch.setattr("nfn_monomial.tools.predictors.invariants.MATRICES", 3 * 5**2)
+    for kind in model.statistics:  # type: ignore[union-attr]
+        kind.register_forward_pre_hook(lambda _, args: sizes.append(len(next(iter(args[0].values())))))
+    torch.testing.assert_close(model.prepare(networks)["stats"], whole)
+    assert sizes == [3, 3, 3, 3, 1, 1]
+    assert len(model.prepare({name: t[:0] for name, t in networks.items()})["stats"]) == 0
+
+
+class Normed(nn.Sequential):
+    """Channels lie in the groups of a norm, whose signs no activation after it shows."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.GroupNorm(3, 6), nn.Tanh(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4),
+        )  # fmt: skip
+
+
+def test_neurons_in_the_groups_of_a_norm_are_probed() -> None:
+    torch.manual_seed(0)
+    module, x = Normed().double(), torch.randn(2, 3, 8, 8).double()
+    space = WeightSpace.from_module(module, x)
+    assert any(node.parent for node in space.nodes.values())
+    model = build_model("combined", NetworkInfo(space, "Normed", Normed, (3, 8, 8)), seed=0).double().eval()
+    networks = {name: torch.randn(3, 1, *shape).double() for name, shape in space.shapes().items()}
+    moved = space.sample(scale_range=(0.5, 2)).act(networks)
+    assert any((networks[name] - moved[name]).abs().max() > 1 for name in networks)
+    before, after = (model(model.prepare(tensors)) for tensors in (networks, moved))
+    torch.testing.assert_close(after, before, rtol=1e-10, atol=1e-12)
+    other = {name: t + 0.1 * torch.randn_like(t) for name, t in networks.items()}
+    assert (model(model.prepare(other)) - before).abs().min() > 1e-4

@@ -144,15 +144,19 @@ def info_of(module: nn.Module, *shape: int) -> NetworkInfo:
 
 def test_models_that_suit_networks() -> None:
     small = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))
-    assert models_for(info_of(small, 3)) == (("stats", "probes-stats", "combined", "statnn"), [])
+    assert models_for(info_of(small, 3)) == (("gram-stats", "probes-stats", "combined", "statnn"), [])
     one = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     names, said = models_for(info_of(one, 3))
-    assert names == ("stats", "message-passing-stats", "balanced-statnn", "statnn")
+    assert names == ("gram-stats", "message-passing-stats", "stats", "statnn")
     assert said[0] == "probes-stats was left out: it reads logits of classes, which these networks do not give"
     large = nn.Sequential(nn.Linear(30, 800), nn.ReLU(), nn.Linear(800, 4))
     names, said = models_for(info_of(large, 30))
-    assert names == ("stats", "probes-stats", "balanced-statnn", "statnn")
+    assert names == ("gram-stats", "probes-stats", "stats", "statnn")
     assert said[0] == "combined was left out: it takes long for 28004 weights; --models has it trained"
+    wide = nn.Sequential(nn.Linear(3, 1025), nn.ReLU(), nn.Linear(1025, 4))
+    names, said = models_for(info_of(wide, 3))
+    assert names == ("probes-stats", "combined", "message-passing-stats", "statnn")
+    assert said == ["gram-stats was left out: it takes long for layers of 1025 neurons; --models has it trained"]
 
 
 def test_networks_of_large_inputs_are_not_run_for_hours() -> None:

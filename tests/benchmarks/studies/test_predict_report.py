@@ -5,11 +5,22 @@ import math
 import statistics
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_up_runs import made_up_run
 
+from nfn_monomial.benchmarks.report.beside import Kept
 from nfn_monomial.benchmarks.report.figures import name_lines
-from nfn_monomial.benchmarks.studies.predict_report import Row, draw_figure, predict_tables, summarise
+from nfn_monomial.benchmarks.report.intervals import Outcomes, difference
+from nfn_monomial.benchmarks.report.tables import short
+from nfn_monomial.benchmarks.studies.predict_report import (
+    Row,
+    difference_tables,
+    draw_figure,
+    predict_report,
+    predict_tables,
+    summarise,
+)
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.tools.report import panels
 
@@ -77,6 +88,66 @@ def test_a_model_without_widened_networks_has_a_dash() -> None:
     assert "| MLP | weights | no | original | 0.810 ±0.006 | 0.710 ±0.006 | 0.610 ±0.006 | - | 0.900" in text
     first = [run for run in all_runs() if run.settings.model != "statnn"]  # the row without widened ones comes first
     assert "| tau 1e6 | tau widened | R2 original |" in markdown(summarise(first))
+
+
+def answers(runs: list[Run]) -> Kept:
+    """Of all models to 100 networks; those of the monomial one are closest."""
+    rng, true = np.random.default_rng(0), np.arange(100.0)
+    kept = {}
+    for run in runs:
+        noise = 10 if run.settings.model == "monomial" else 60
+        for test in run.tests:
+            key = run.settings.subject, (run.label, run.settings.train_set), f"tau {short(test.name, test.scale)}"
+            kept[key] = Outcomes((0, 1, 2), true + noise * rng.normal(size=(3, 100)), true, 200, 200)
+    return kept
+
+
+def test_invariant_models_are_compared_with_the_best_of_the_others() -> None:
+    """On networks as they are and moved furthest, of every activation and train set; the best is named."""
+    better = {"scale 1e+06": 0.5}  # the MLP's, where it is moved furthest
+    runs = [
+        replace(run, tests=tuple(
+            replace(test, metrics=test.metrics | {"tau": test.metrics["tau"] + better.get(test.name, 0)})
+            for test in run.tests
+        )) if run.settings.model == "mlp" else run
+        for run in all_runs()
+    ]  # fmt: skip
+    kept = answers(runs)
+    tables = predict_report(runs, answers=kept).tables[2:]
+    assert [table.title.split(": ")[1] for table in tables] == [
+        f"{activation} networks, trained on {train_set}"
+        for activation in ("relu", "tanh") for train_set in ("original", "augmented")
+    ]  # fmt: skip
+    for table in tables:
+        activation, train_set = table.title.split(": ")[1].split(" networks, trained on ")
+        last, best = ("tau 1e6", "MLP") if activation == "relu" else ("tau sign flips", "STATNN")
+        assert table.header == ("model", "tau original: ahead of STATNN", f"{last}: ahead of {best}")
+        ((label, *shown),) = table.cells
+        assert label == "Monomial-NFN"
+        pairs = [
+            [kept[activation, (model, train_set), column] for model in (label, rival)]
+            for column, rival in (("tau original", "STATNN"), (last, best))
+        ]
+        assert shown == [difference(*pair).show() for pair in pairs]
+        assert all(cell.startswith("+") for cell in shown)
+
+
+def test_no_two_models_are_compared_by_what_is_not_known() -> None:
+    runs = all_runs()
+    rows, kept = summarise(runs), answers(runs)
+    assert not difference_tables(rows, {})
+    assert not difference_tables(rows, {key: of.of((0,)) for key, of in kept.items()}), "of one seed"
+    assert not difference_tables([row for row in rows if row.model == "monomial"], kept)
+    assert not difference_tables([row for row in rows if row.model != "monomial"], kept)
+    best = {key: of.of((0,)) if key[1][0] == "STATNN" else of for key, of in kept.items()}
+    assert difference_tables(rows, best)[0].header[1] == "tau original: ahead of MLP", "the best that can be compared"
+    near = {key: of for key, of in kept.items() if key[1][0] != "Monomial-NFN" or key[2] == "tau original"}
+    assert [line[2] for line in difference_tables(rows, near)[0].cells] == ["-"]
+    # Where each range of scales has a model of its own, the augmented ones are not tested on networks as they are.
+    scaled = [replace(run, tests=run.tests[1:]) if run.settings.train_set == "augmented" else run for run in runs]
+    headers = [table.header[1:] for table in difference_tables(summarise(scaled), kept)[:2]]
+    assert [len(header) for header in headers] == [2, 1]
+    assert headers[1][0].startswith("tau 1e6")
 
 
 def test_lost_predictions_and_divergence_are_mentioned() -> None:

@@ -17,6 +17,7 @@ from nfn_monomial import (
     Symmetry,
     WeightSpace,
 )
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout, edges, neuron_layout
 from nfn_monomial.nn.neurons.layout import kinds_of
@@ -251,6 +252,13 @@ def test_extra_fields_of_any_charge_on_nested_neurons_and_several_gauges():
     found, expected = embed(g.act(networks), named(g.act(extra))), g.act(embed(networks, named(extra)))
     for a, b in zip(found.tensors, expected.tensors, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_a_charge_that_no_stream_has_is_told():
+    with pytest.raises(
+        InvalidValueError, match=r"neurons of node 'stream' have no stream for a field of charge \(5, 5\)"
+    ):
+        NeuronEmbedding(transformer(), 1, 3, extra=2, charges={"stream": (5, 5)})
 
 
 def test_nested_neurons_send_their_mean():
