@@ -203,6 +203,7 @@ PREDICT = {
     "small": PredictConfig(
         augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
         seeds=(0, 1),
+        recipe="plain",
         training=TrainConfig(epochs=12, batch_size=16),
     ),
     # Each model by its recipe; `training` is for those that none was searched for.
@@ -257,6 +258,7 @@ PREDICT = {
         augmented_activations=("relu",),
         seeds=(0,),
         left_out=("tanh:message-passing-stats", "tanh:monomial-hnp", "tanh:hnp"),
+        recipe="plain",
         training=TrainConfig(epochs=8, batch_size=16, threads=1),
     ),
 }
