@@ -144,6 +144,20 @@ def largest_change(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> flo
 
 
 @contextlib.contextmanager
+def attention_in_parts() -> Iterator[None]:
+    """In it PyTorch's attention and encoder layers compute by operations that have derivatives and call hooks.
+
+    In eval mode they may take one fused operation for all of a layer.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+@contextlib.contextmanager
 def running(module: nn.Module, on: str) -> Iterator[None]:
     """Turns errors of any kind, which modules raise while they run, into one.
 

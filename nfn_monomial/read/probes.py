@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.checks import FLOATING, Count, Size, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.running import attention_in_parts
 from nfn_monomial.sites import LAYERS, state_of, template_names, true_sites
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
@@ -157,7 +159,7 @@ class ProbeFeatures(nn.Module):
         """Outputs and hidden activations of one network."""
         for site in self._sites:
             site.seen.clear()
-        outputs = _as_tensor(torch.func.functional_call(self._template[0], network, (x,)), len(x))
+        outputs = _run(self._template[0], network, x)
         fields: dict[str, list[Tensor]] = {}
         for site in self._sites:
             fields.setdefault(site.node, []).extend(site.fields(sizes))
@@ -179,6 +181,13 @@ class ProbeFeatures(nn.Module):
         return f"{self.space}, {self.count} x {self.input_shape}, out_features={self.out_features}"
 
 
+def _run(template: nn.Module, network: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The outputs of one network for inputs, in one tensor."""
+    attends = any(isinstance(module, nn.MultiheadAttention) for module in template.modules())
+    with attention_in_parts() if attends else contextlib.nullcontext():
+        return _as_tensor(torch.func.functional_call(template, dict(network), (x,)), len(x))
+
+
 def _as_tensor(outputs: Any, count: int) -> Tensor:
     """Joins all that a module returns for ``count`` inputs into one tensor ``(count, n)``, if it is several."""
     if isinstance(outputs, Tensor):
@@ -192,9 +201,7 @@ def _runs_side_by_side(template: nn.Module, x: Tensor) -> bool:
     networks = {key: t.detach()[None] for key, t in state_of(template).items()}
     try:
         with torch.no_grad():
-            torch.func.vmap(lambda network: _as_tensor(torch.func.functional_call(template, network, (x,)), 1))(
-                networks
-            )
+            torch.func.vmap(lambda network: _run(template, network, x))(networks)
     except RuntimeError as error:
         if "atching rule" not in str(error):
             raise

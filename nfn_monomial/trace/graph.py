@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.running import called_with, first_line
+from nfn_monomial.running import attention_in_parts, called_with, first_line
 
 from .decomposed import mutates
 from .operators import Entry, entry_of, short
@@ -70,14 +70,12 @@ class Program:
 @contextlib.contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
     modes = [(m, m.training) for m in module.modules()]
-    fast = torch.backends.mha.get_fastpath_enabled()
     for m, _ in modes:  # an exported program's module knows no eval()
         m.training = False
-    torch.backends.mha.set_fastpath_enabled(False)  # one fused operation for all of an encoder layer
     try:
-        yield
+        with attention_in_parts():
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
         for m, mode in modes:
             m.training = mode
 

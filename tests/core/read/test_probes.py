@@ -180,6 +180,37 @@ def test_activations_that_carry_a_factor_on_whole_tensors_are_left_out():
     assert_invariant(MessagePassingNFN(space, 3, 1, probes=probe).double(), space, inputs=x, trials=1)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_inputs_of_encoders_are_learned():
+    """In eval mode PyTorch takes one operation for an encoder layer, which has no derivative."""
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(3, 4)
+            self.encoder = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+            self.out = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.encoder(self.first(x)).mean(1))
+
+    torch.manual_seed(0)
+    template = Mean().double().eval()
+    probe = ProbeFeatures(template, 2, input_shape=(5, 3)).double()
+    x = random_networks(probe.space, 3, 1)
+    (found,) = torch.autograd.grad(probe(x).outputs.sum(), probe.probes)
+    inputs = probe.inputs().detach().requires_grad_()
+    template.train()
+    for module in template.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    template.encoder.self_attn.dropout = 0.0
+    own = [{name: t[b, 0] for name, t in x.items()} for b in range(3)]
+    outputs = [torch.func.functional_call(template, network, (inputs,)).sum() for network in own]
+    torch.testing.assert_close(found, torch.autograd.grad(sum(outputs), inputs)[0])
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_what_pytorch_cannot_batch_runs_one_after_the_other():
     class Last(nn.Module):
         def __init__(self):
