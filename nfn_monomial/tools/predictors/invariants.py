@@ -201,7 +201,8 @@ class InvariantModel(Model):
     def _parts(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         """The networks in parts whose matrices between the neurons of a layer fit into memory."""
         widest = max((node.size or 1 for node in self.space.nodes.values() if node.permutes), default=1)
-        each = {name: t.split(max(1, MATRICES // widest**2)) for name, t in tensors.items()}
+        size = max(1, MATRICES // widest**2)
+        each = {name: torch.split(t, size) for name, t in tensors.items()}
         return [dict(zip(each, part, strict=True)) for part in zip(*each.values(), strict=True)]
 
     def fit_inputs(self, prepared: dict[str, Any]) -> None:
