@@ -147,7 +147,7 @@ def largest_change(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> flo
 def attention_in_parts() -> Iterator[None]:
     """In it PyTorch's attention and encoder layers compute by operations that have derivatives and call hooks.
 
-    In eval mode they may take one fused operation for all of a layer.
+    In eval mode they may take one fused operation for all of a layer. The setting is one for all threads.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

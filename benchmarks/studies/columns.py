@@ -40,6 +40,7 @@ from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools import Predictor
 from nfn_monomial.tools.definitions.define import Definition
 from nfn_monomial.tools.files.sealed import read_sealed
+from nfn_monomial.tools.predictors.invariants import widths
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model, model_class
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Column, score_in_words, warning_of_few
@@ -95,7 +96,7 @@ class Learned:
 def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
     """Returns three models that suit networks, and the baseline; and in words, why others were left out."""
     weights = sum(map(math.prod, info.space.shapes().values()))
-    widest = max((node.size or 1 for node in info.space.nodes.values() if node.permutes), default=0)
+    widest = max(widths(info.space), default=0)
     # The logits of a network for one input, 0 if it does not run, and its operations.
     classes = work = 0
     if info.template is not None and info.input_shape is not None:

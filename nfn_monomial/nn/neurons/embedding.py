@@ -16,7 +16,7 @@ from nfn_monomial.nn.sizes import log_sums, square_sums
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.features import Features, Layout
-from nfn_monomial.space.nodes import Node
+from nfn_monomial.space.nodes import ancestry
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .buckets import Neurons
@@ -85,9 +85,8 @@ class NeuronEmbedding(OnNeurons):
 
     def _stream_of(self, name: str, charge: Charge) -> int:
         """The stream for a field of a node's neurons that outer nodes, in which they are nested, only permute."""
-        plan, outer = self.neurons.nodes[name], list[Node]()
-        while (parent := (outer[0] if outer else self.space.nodes[name]).parent) is not None:
-            outer.insert(0, self.space.nodes[parent])
+        plan = self.neurons.nodes[name]
+        outer = [self.space.nodes[each] for each in ancestry(self.space.nodes, name)[:-1]]
         for charges in ((*plan.charges[-1][:-1], charge), *plan.charges):
             acting = (
                 q and (gauge.scales or gauge.flips)

@@ -20,18 +20,23 @@ from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
 from nfn_monomial.read import GramStatistics, Probed
 from nfn_monomial.read.statistics import PER_TENSOR, distribution
+from nfn_monomial.space.nodes import ancestry
 
 from .models import Heads, Model, NetworkInfo, Standardise, logits, register
 
-__all__ = ["MODELS", "InvariantModel", "LinearGenerator"]
+__all__ = ["MODELS", "InvariantModel", "LinearGenerator", "widths"]
 
 LEAST_LOG = -12.0  # log probabilities of networks that are sure and wrong are cut off here
 CHANNELS, LAYERS = 16, 3  # of message passing
 PROBES = 64
-MATRICES = (
-    2**23
-)  # entries of matrices between the neurons of a layer, of all networks whose statistics are made at once
+AT_ONCE = 2**26  # weights and entries of matrices between neurons, of all networks whose statistics are made at once
 FURTHEST = 5.0  # standard deviations: statistics beyond are cut off
+
+
+def widths(space: WeightSpace) -> list[int]:
+    """The neurons of each layer, in all of the groups that they lie in."""
+    hidden = [ancestry(space.nodes, name) for name, node in space.nodes.items() if node.permutes]
+    return [math.prod(space.nodes[name].size or 1 for name in names) for names in hidden]
 
 
 class ProbeAnswers(nn.Module):
@@ -199,10 +204,10 @@ class InvariantModel(Model):
         return torch.cat([kind(tensors) for kind in self.statistics], -1)
 
     def _parts(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-        """The networks in parts whose matrices between the neurons of a layer fit into memory."""
-        widest = max((node.size or 1 for node in self.space.nodes.values() if node.permutes), default=1)
-        size = max(1, MATRICES // widest**2)
-        each = {name: torch.split(t, size) for name, t in tensors.items()}
+        """The networks in parts that fit into memory, with the matrices between the neurons of their layers."""
+        weights = sum(t[:1].numel() for t in tensors.values())
+        count = max(1, AT_ONCE // (weights + sum(n**2 for n in widths(self.space)) or 1))
+        each = {name: torch.split(t, count) for name, t in tensors.items()}
         return [dict(zip(each, part, strict=True)) for part in zip(*each.values(), strict=True)]
 
     def fit_inputs(self, prepared: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from nfn_monomial.benchmarks.models.baselines import StatNN
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.studies.predict import objective
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
-from nfn_monomial.tools.predictors.invariants import TensorStatistics
+from nfn_monomial.tools.predictors.invariants import TensorStatistics, widths
 from nfn_monomial.tools.predictors.models import Model, NetworkInfo, Standardise, build_model
 
 NETWORKS = 12
@@ -298,12 +298,18 @@ def test_statistics_are_made_of_as_many_networks_as_fit_into_memory(monkeypatch:
     networks = {name: torch.randn(7, 1, *shape) for name, shape in space.shapes().items()}
     whole = model.prepare(networks)["stats"]
     sizes = []
-    monkeypatch.setattr("nfn_monomial.tools.predictors.invariants.MATRICES", 3 * 5**2)
+    of_each = 5**2 + 4**2 + sum(t[0].numel() for t in networks.values())
+    monkeypatch.setattr("nfn_monomial.tools.predictors.invariants.AT_ONCE", 4 * of_each - 1)
     for kind in model.statistics:  # type: ignore[union-attr]
         kind.register_forward_pre_hook(lambda _, args: sizes.append(len(next(iter(args[0].values())))))
     torch.testing.assert_close(model.prepare(networks)["stats"], whole)
     assert sizes == [3, 3, 3, 3, 1, 1]
     assert len(model.prepare({name: t[:0] for name, t in networks.items()})["stats"]) == 0
+
+
+def test_widths_are_those_of_layers_also_where_neurons_lie_in_groups() -> None:
+    space = WeightSpace.from_module(Normed(), torch.randn(2, 3, 8, 8))
+    assert sorted(widths(space)) == [2, 3, 6, 6], "two and three groups, and their neurons"
 
 
 class Normed(nn.Sequential):
