@@ -261,6 +261,18 @@ def test_a_charge_that_no_stream_has_is_told():
         NeuronEmbedding(transformer(), 1, 3, extra=2, charges={"stream": (5, 5)})
 
 
+def test_fields_of_nested_neurons_are_not_placed_where_the_signs_of_their_groups_act():
+    """Gains have the signs of a norm's groups, activations behind it do not: only these are fields of a probe."""
+    norm = torch.nn.Sequential(
+        torch.nn.Conv1d(2, 4, 1), torch.nn.GroupNorm(2, 4), torch.nn.ReLU(), torch.nn.Conv1d(4, 1, 1)
+    )
+    space = WeightSpace.from_module(norm, torch.randn(2, 2, 3))
+    (node,) = (name for name, node in space.nodes.items() if node.parent)
+    NeuronEmbedding(space, 1, 3, extra=2, charges={node: (1, 1)})
+    with pytest.raises(InvalidValueError, match=r"no stream for a field of charge \(0, 1\)"):
+        NeuronEmbedding(space, 1, 3, extra=2, charges={node: (0, 1)})
+
+
 def test_nested_neurons_send_their_mean():
     """However many there are: invariants of 1 arrive as 1."""
     space = of_heads(Symmetry.PERMUTATION)
