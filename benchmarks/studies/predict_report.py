@@ -193,16 +193,18 @@ def _ahead(activation: str, trained: str, rows: Sequence[Row], answers: Kept) ->
     for name, scale in _ends(rows).items():
         tau = f"tau {short(name, scale)}"
         kept = {row.model: answers.get((activation, (row.label, trained), tau)) for row in rows}
-        seeds = {model: len(outcomes.seeds) for model, outcomes in kept.items() if outcomes is not None}
-        others = [row for row in rows if row not in invariant and seeds.get(row.model, 0) > 1]
-        if not others:
-            continue
-        best = max(others, key=lambda row: row.tau[name].mean)
-        cells = []
-        for row in invariant:
-            pair = paired(kept[row.model], kept[best.model])
-            cells.append(difference(*pair).show() if pair and len(pair[0].seeds) > 1 else NOTHING)
-        found[f"{tau}: ahead of {best.label}"] = cells
+        pairs = {
+            (mine.model, other.model): pair
+            for mine in invariant
+            for other in rows
+            if other not in invariant and (pair := paired(kept[mine.model], kept[other.model]))
+            if len(pair[0].seeds) > 1
+        }
+        others = [row for row in rows if any(row.model == other for _, other in pairs)]
+        if others:
+            best = max(others, key=lambda row: row.tau[name].mean)
+            of_best = [pairs.get((mine.model, best.model)) for mine in invariant]
+            found[f"{tau}: ahead of {best.label}"] = [difference(*p).show() if p else NOTHING for p in of_best]
     lines = [(row.label, *(cells[i] for cells in found.values())) for i, row in enumerate(invariant)]
     lines = [line for line in lines if any(cell != NOTHING for cell in line[1:])]
     title = f"Invariant models, ahead of the best of the others: {activation} networks, trained on {trained}"

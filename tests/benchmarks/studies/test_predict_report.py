@@ -144,8 +144,15 @@ def test_no_two_models_are_compared_by_what_is_not_known() -> None:
     assert difference_tables(rows, best)[0].header[1] == "tau original: ahead of MLP", "the best that can be compared"
     few = {key: of.of((0, 1) if key[1][0] == "Monomial-NFN" else (1, 2)) for key, of in kept.items()}
     assert not difference_tables(rows, few), "one seed in common"
+    apart = {key: of.of((2,) if key[1][0] == "STATNN" else (0, 1)) for key, of in kept.items()}
+    assert difference_tables(rows, apart)[0].header[1] == "tau original: ahead of MLP", "the best with seeds in common"
     near = {key: of for key, of in kept.items() if key[1][0] != "Monomial-NFN" or key[2] == "tau original"}
-    assert [line[2] for line in difference_tables(rows, near)[0].cells] == ["-"]
+    assert difference_tables(rows, near)[0].header == ("model", "tau original: ahead of STATNN")
+    both = [replace(row, invariant="yes") if row.model == "mlp" else row for row in rows]
+    some = {key: of for key, of in kept.items() if key[1][0] != "MLP" or key[2] == "tau original"}
+    cells = {line[0]: line[1:] for line in difference_tables(both, some)[0].cells}
+    assert cells["MLP"][1] == "-"
+    assert "-" not in {cells["MLP"][0], *cells["Monomial-NFN"]}
     # Where each range of scales has a model of its own, the augmented ones are not tested on networks as they are.
     scaled = [replace(run, tests=run.tests[1:]) if run.settings.train_set == "augmented" else run for run in runs]
     headers = [table.header[1:] for table in difference_tables(summarise(scaled), kept)[:2]]
