@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.running import attention_in_parts, called_with, first_line
+from nfn_monomial.running import attention_in_parts, called_with, evaluating, first_line
 
 from .decomposed import mutates
 from .operators import Entry, entry_of, short
@@ -67,19 +67,6 @@ class Program:
         )
 
 
-@contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    modes = [(m, m.training) for m in module.modules()]
-    for m, _ in modes:  # an exported program's module knows no eval()
-        m.training = False
-    try:
-        with attention_in_parts():
-            yield
-    finally:
-        for m, mode in modes:
-            m.training = mode
-
-
 def program_of(
     module: nn.Module | ExportedProgram,
     example_inputs: Tensor | Sequence[Any] = (),
@@ -112,7 +99,7 @@ def program_of(
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     name = type(module).__name__
-    with _evaluating(module), warnings.catch_warnings(), torch.no_grad():
+    with evaluating(module), attention_in_parts(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:  # on copies of what it may write to; on the meta device there are no values that a forward could look at
             buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
