@@ -127,20 +127,32 @@ def require(value: Any, kind: Any, name: str) -> None:
             error = InvalidValueError if isinstance(value, str) else InvalidTypeError
             raise error(f"{name} must be {_text(kind)}, found {shown(value)}")
     elif origin is not Any and isinstance(origin, type):  # no variable of types
-        fits = _KINDS[origin].fits if origin in _KINDS else lambda value: isinstance(value, origin)
-        if not fits(value):
+        if not _fits(value, origin):
             raise InvalidTypeError(f"{name} must be {_text(kind)}, found {shown(value)}")
         for place, item, each in _inside(value, origin, inner, name):
             require(item, each, place)
 
 
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, whatever its bounds and its items."""
+    if isinstance(kind, type) and kind is not Any:
+        return _KINDS[kind].fits(value) if kind in _KINDS else isinstance(value, kind)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _fits(value, inner[0])
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    return origin is Literal or not isinstance(origin, type) or _fits(value, origin)  # else Any, or a variable of types
+
+
 def _require_any(value: Any, kinds: Sequence[Any], kind: Any, name: str) -> None:
     errors = []
     for each in kinds:
-        try:
-            return require(value, each, name)
-        except MonomialError as error:
-            errors.append(error.with_traceback(None))  # whose frames would hold the caller's tensors
+        if _fits(value, each):  # else a text would be made of the value, which may be long, for an error that is none
+            try:
+                return require(value, each, name)
+            except MonomialError as error:
+                errors.append(error.with_traceback(None))  # whose frames would hold the caller's tensors
     # The error that came furthest: about an item of a value that fits, else about a number out of range.
     inside = [error for error in errors if not str(error).startswith(f"{name} ")]
     inside += [error for error in errors if isinstance(error, InvalidValueError)]

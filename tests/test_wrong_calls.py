@@ -265,3 +265,12 @@ def test_every_layer_refuses_what_are_no_networks(layer):
     for wrong in (None, "nonsense", torch.ones(3), {"weight.0": None}):
         with pytest.raises(MonomialError, match=r"found|expected|given|must be|need"):
             FORWARDS[layer](*[wrong] * arguments)
+
+
+def test_no_text_is_made_of_what_is_right(monkeypatch):
+    """Texts of networks and spaces are long, and for errors alone, also where an argument may be of several kinds."""
+    monkeypatch.setattr("nfn_monomial.checks.shown", lambda value: pytest.fail(f"a text of {type(value)} was made"))
+    element = RELU.sample(generator=torch.Generator().manual_seed(0))
+    assert nm.compare(RELU, element.act(ONE), ONE).verdict.startswith("the same function")
+    WeightSpace.from_module(NET, (X,))
+    nm.Canonicalize(RELU, 1)(PACKED)
