@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 SHOWING = ("README.md", "docs/results.md")
 FROZEN = sorted(path.name for path in (ROOT / tables.FROZEN).iterdir() if path.is_dir())
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *RESULTS.glob("*/README.md"))
+)
+DECIMAL = r"([-+]?\d+\.\d+)"
+ERROR = re.compile(rf"{DECIMAL} ±{DECIMAL}")
+BOUNDS = re.compile(rf"{DECIMAL} to {DECIMAL}")
+INTERVAL = re.compile(rf"{DECIMAL} \({BOUNDS.pattern}\b")
 COMMIT = re.compile(r"\b[0-9a-f]{7}\b")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e-?\d+)?")
 
@@ -68,6 +76,35 @@ def test_the_index_of_frozen_folders_has_each_once_with_its_title_commits_and_nu
 def test_numbers_stand_in_such_tables_only(name: str) -> None:
     rest = tables.SCORECARD.sub("", tables.NUMBERS.sub("", tables.BLOCK.sub("", read(name))))
     assert not re.findall(r"^\|.*\d\.\d.*\|$", rest, flags=re.MULTILINE)
+
+
+def agree(words: Sequence[str], values: Sequence[str]) -> bool:
+    """Whether numbers are those of a table but for rounding."""
+    digits = [min(len(number.partition(".")[2]) for number in pair) for pair in zip(words, values, strict=True)]
+    pairs = zip(map(float, words), map(float, values), digits, strict=True)
+    return all(abs(word - value) <= 0.501 * 10.0**-places for word, value, places in pairs)
+
+
+def turned(number: str) -> str:
+    return number[1:] if number.startswith("-") else f"-{number.removeprefix('+')}"
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if ERROR.search(read(name)) or INTERVAL.search(read(name))])
+def test_errors_and_intervals_in_words_are_those_of_a_table_of_the_page(name: str) -> None:
+    """Of the page's own folder, or of one that it links; what is so far behind is the other so far ahead."""
+    page, text = ROOT / name, " ".join(read(name).split())
+    linked = [page.parent / link for link in re.findall(r"\]\(([^)#:]+/)(?:README|table)\.md", text)]
+    paths = [folder / "table.md" for folder in (page.parent, *linked)]
+    told = " ".join(path.read_text(encoding="utf-8") for path in paths if path.exists())
+    errors, ahead = set(ERROR.findall(told)), set(INTERVAL.findall(told))
+    intervals = ahead | {(turned(middle), turned(high), turned(low)) for middle, low, high in ahead}
+    bounds = {(low, high) for _, low, high in intervals}
+    for words, known in ((ERROR.findall(text), errors), (INTERVAL.findall(text), intervals)):
+        for numbers in words:
+            assert any(agree(numbers, values) for values in known), numbers
+    for bracket in re.findall(r"\(([^()]*)\)", text):
+        for numbers in BOUNDS.findall(bracket):
+            assert any(agree(numbers, values) for values in bounds), bracket
 
 
 TABLE = """**One**
