@@ -19,7 +19,6 @@ from .options import Device, Networks, prepare_process, split
 __all__ = ["DIGITS", "inr_app", "make_zoo_at", "zoo_app"]
 
 DIGITS = "zoos/digits"
-FIGURE = "reconstructions.png"
 
 zoo_app = typer.Typer(no_args_is_help=True, help="Make zoos: many small networks, trained in every way, to learn from.")
 inr_app = typer.Typer(no_args_is_help=True, help="Make corpora of INRs: one small sine network for every image.")
@@ -182,7 +181,8 @@ def inr_make(
 
     A network has two hidden layers of 32 neurons with the activation sin(30 (W x + b)) and an initialisation of its
     own; it maps the coordinates of a pixel to its grey value or colour. Images are split 80/10/10 for train, val and
-    test, all networks of an image alike. Interrupted, the same command continues.
+    test, all networks of an image alike. `table.md` and `reconstructions.png` show how well they were fitted.
+    Interrupted, the same command continues.
 
     Examples:
 
@@ -194,17 +194,15 @@ def inr_make(
     from nfn_monomial.benchmarks.data.formats.made import MadeInrs
     from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
     from nfn_monomial.benchmarks.make.siren_fit import psnr
-    from nfn_monomial.benchmarks.report.figures import draw_reconstructions
-    from nfn_monomial.tools.files.atomic import write_atomically
-    from nfn_monomial.tools.report import png
+    from nfn_monomial.benchmarks.report.figures import report_on_fits
 
     start = time.perf_counter()
     folder = out or Path("inrs") / images
     config = InrConfig(images, fits=fits, limit=networks, steps=steps, seed=seed)
     with shown_progress(f"fitting SIRENs to {images}") as progress:
         made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)
-    if made.made or not (folder / FIGURE).exists():
-        write_atomically(folder / FIGURE, png(draw_reconstructions(MadeInrs.load(folder), psnr)))
+    if made.made or not (folder / "table.md").exists():
+        report_on_fits(MadeInrs.load(folder), psnr).write(folder)
     state = f"{made.made} fitted in {time.perf_counter() - start:.0f} s" if made.made else "all were already there"
     quality = ", ".join(f"{name} {value:.1f}" for name, value in made.summary["psnr"].items())
     console.print(f"{made.networks} networks, {state}: {folder}", highlight=False)

@@ -1,4 +1,4 @@
-"""Figures of trained models, and images beside their reconstructions."""
+"""Figures of trained models, and how well networks that are images show these."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.report import look, panels
+from nfn_monomial.tools.report import Report, Table, look, panels
 
 from .tables import by_model, over_seeds, steps_per_epoch
 
-__all__ = ["draw_learning", "draw_reconstructions", "legend_beside", "name_lines", "stroke"]
+__all__ = ["draw_learning", "draw_reconstructions", "legend_beside", "name_lines", "report_on_fits", "stroke"]
 
 COLUMNS = 10  # reconstructions side by side
 BESIDE = 1.9  # inches beside the panels, for a legend or for names of lines
@@ -116,6 +116,32 @@ def draw_learning(
     words += "; faint: single runs" * any(len(group) > 1 for group in groups.values())
     figure.supxlabel(f"Bold: invariant to the whole group; {words}.", fontsize=8.5)
     return figure
+
+
+def report_on_fits(corpus: InrCorpus, psnr: Callable[[Tensor, Tensor], Tensor]) -> Report:
+    """Reports how well the networks of a corpus that ``inr make`` made show the images: ``psnr`` as for the figure."""
+    made, config = corpus.info["made"], corpus.info["config"]
+    sides = [len(part) for part in (corpus.train, corpus.val, corpus.test)]
+    levels = [f"{made['psnr'][level]:.1f}" for level in ("min", "median", "max")]
+    table = Table(
+        "INRs fitted to images: peak signal-to-noise ratio in dB",
+        ("images", "network", "train", "val", "test", "fits", "steps", "min", "median", "max"),
+        (
+            (
+                corpus.name,
+                "-".join(map(str, corpus.siren.sizes)),
+                *map(str, (*sides, config["fits"], config["steps"])),
+                *levels,
+            ),
+        ),
+        text_columns=2,
+        notes=(
+            f"Of every network against its image; sin({corpus.siren.omega_0:g} (W x + b)); fits: networks of each "
+            "training image; steps: of Adam for each network.",
+        ),
+    )
+    numbers = {"networks": sum(sides), "psnr": made["psnr"], "environments": [made["environment"]]}
+    return Report([table], numbers, {"reconstructions.png": draw_reconstructions(corpus, psnr)})
 
 
 def draw_reconstructions(corpus: InrCorpus, psnr: Callable[[Tensor, Tensor], Tensor]) -> Figure:

@@ -57,6 +57,19 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     assert (tmp_path / "reconstructions.png").read_bytes().startswith(b"\x89PNG")
     corpus = MadeInrs.load(tmp_path)
     assert corpus.siren == Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
+    quality = [f"{corpus.info['made']['psnr'][level]:.1f}" for level in ("min", "median", "max")]
+    cells = [
+        "crops",
+        "2-32-32-3",
+        *(str(len(part)) for part in (corpus.train, corpus.val, corpus.test)),
+        "1",
+        "8",
+        *quality,
+    ]
+    told = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert f"| {' | '.join(cells)} |" in told
+    (tmp_path / "table.md").unlink()
     second = CliRunner().invoke(app, command)
     assert "12 networks, all were already there" in second.output
+    assert (tmp_path / "table.md").read_text(encoding="utf-8") == told
     assert "seed is 0 there, 1 asked for" in CliRunner().invoke(app, [*command, "--seed", "1"]).output
