@@ -225,6 +225,8 @@ def test_a_command_that_fails_ends_it(calls: Calls) -> None:
 
 
 def test_unknown_names(calls: Calls) -> None:
-    with pytest.raises(SystemExit, match="unknown results nothing: choose from params, demo, cost, ratios, ablation,"):
+    with pytest.raises(
+        SystemExit, match="unknown results nothing: choose from params, inrs, demo, cost, ratios, ablation,"
+    ):
         remake.main("nothing")
     assert calls.commands == []

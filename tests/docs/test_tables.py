@@ -216,7 +216,7 @@ def test_what_made_a_folder_is_what_was_recorded(
 
 def test_a_page_says_how_its_folder_is_made_again() -> None:
     assert "`make results ONLY=params` makes it again" in tables.experiment(RESULTS / "params")
-    assert "makes it again" not in tables.experiment(RESULTS / "inrs")
+    assert "makes it again" not in tables.experiment(ROOT / tables.FROZEN / FROZEN[0])
 
 
 def test_spread_is_the_same_everywhere() -> None:
