@@ -78,11 +78,11 @@ register(
         """Search how models are best trained: learning rate and its schedule, decay, epochs, batches, averaging, loss.
 
 One recipe for each model, for all zoos that are given, and all activations in them. The training networks are cut into
-folds; a recipe is trained on some and judged on the others, and given up as soon as it is not among the best third of
-those before. The best recipe and the training that the model is registered with are then done on all training networks;
-the one that is ahead on the validation networks is the model's recipe. Test networks are not read. Writes `table.md`,
-`results.json`, `search.png`, `config.json`, and `recipe.json`, which the other experiments on zoos take: `--set
-recipe=results/tune/recipe.json`.
+folds; a recipe is trained on some and judged on the others, and given up as soon as its best mean so far is below the
+best third of those that ended before, at the same place. The best recipe and the training that the model is registered
+with are then done on all training networks; the one that is ahead on the validation networks is the model's recipe.
+Test networks are not read. Writes `table.md`, `results.json`, `search.png`, `config.json`, and `recipe.json`, which the
+other experiments on zoos take: `--set recipe=results/tune/recipe.json`.
 
 All tried recipes are kept: a second call, also with more `trials`, does only what is missing, and tries a recipe again
 whose trainings were cut off. The same seed gives the same search, cut off or not, unless `seconds` ends it.

@@ -39,13 +39,15 @@ __all__ = [
 
 EQUAL_TAU = 0.01  # rank correlations and accuracies that differ by less are the same
 EQUAL_ERROR = 0.01  # likewise, errors, as a share of the larger one
-LEAST_TESTED = math.ceil(3 / EQUAL_TAU)  # of fewer, what never occurs among them may occur more often than EQUAL_TAU
+# Of fewer test networks, what never occurs among them may occur more often than the bound allows. A model that is wrong
+# on a share of the networks loses that share of an accuracy, and twice as much of tau.
+LEAST_TESTED, LEAST_RANKED = (math.ceil(3 * times / EQUAL_TAU) for times in (1, 2))
 RULE = (
     "A claim holds if the whole 95 % interval of the difference is on its side, and does not hold if it is on the "
     f"other; numbers are the same if the interval lies within {EQUAL_TAU} (tau, accuracy) or {EQUAL_ERROR:.0%} "
     "(errors), and one is as good as another if the interval ends nowhere further below. The interval is of a paired "
     "bootstrap over test networks, and of Student's distribution over seeds. Equal accuracies need "
-    f"{LEAST_TESTED} test networks."
+    f"{LEAST_TESTED} test networks, equal taus {LEAST_RANKED}."
 )
 
 Kept = Mapping[tuple[str, Row, str], Outcomes]
@@ -289,8 +291,8 @@ def judge(
     size = max(abs(float(np.mean([outcomes.mean for outcomes in side]))) for side in zip(*pairs, strict=True))
     said = verdict(interval, relation, EQUAL_TAU if shares else EQUAL_ERROR * size)
     tested = sum(first.answers.shape[1] for first, _ in pairs)
-    counted = shares and all(first.true is None for first, _ in pairs)  # accuracies
-    if counted and tested < LEAST_TESTED and said == "holds" and verdict(interval, ">", 0) != "holds":
+    enough = (LEAST_TESTED if pairs[0][0].true is None else LEAST_RANKED) if shares else 0
+    if tested < enough and said == "holds" and verdict(interval, ">", 0) != "holds":
         return "cannot be told", f"{difference}, {tested} test networks"
     return said, difference
 

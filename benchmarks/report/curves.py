@@ -15,13 +15,14 @@ from .beside import RULE, Kept, judge
 from .figures import legend_beside, stroke
 from .intervals import paired
 from .published import PAPER
-from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on
+from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on, went_wrong
 
 __all__ = ["curve_tables", "draw_curves"]
 
 PAPER_NETWORKS = {"relu": 6050, "tanh": 5949}  # to train on (App. D.3)
 PAIR = ("monomial", "hnp")  # whose order the paper tells
 NOTHING = "-"
+LEAST = PAPER["predict-generalization"][0].least  # training networks, the same for all activations
 OF_ALL = "Intervals are of any training networks; with all that there are, of these, and so narrower."
 
 Curves = dict[str, dict[int, list[Run]]]
@@ -49,7 +50,7 @@ def curve_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
                     answers = paired(*(kept.get((activation, row, f"tau {short(test, scale)}")) for row in rows))
                     if answers is not None:
                         taus = (_tau(group, test).show() for group in pair)
-                        lines.append((activation, test, f"{size:,}", *taus, *judge([answers], ">=")))
+                        lines.append((activation, test, f"{size:,}", *taus, *judge([answers], ">=", LEAST)))
     if lines:
         header = ("networks", "tested on", "training networks", "Monomial-NFN", "HNP", "is as good", "why")
         title = "Monomial-NFN is as good as HNP"
@@ -92,7 +93,10 @@ def _table(runs: Sequence[Run], activation: str, test: str, curves: Curves) -> T
         tuple(cells),
         text_columns=3,
         bold=frozenset(bold),
-        notes=(f"{over_seeds(runs).capitalize()}; seeds: of each column, where they differ.",),
+        notes=(
+            f"{over_seeds(runs).capitalize()}; seeds: of each column, where they differ.",
+            *went_wrong([run for by_size in curves.values() for group in by_size.values() for run in group]),
+        ),
     )
 
 

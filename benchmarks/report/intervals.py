@@ -123,7 +123,8 @@ class Interval:
 
     def show(self, digits: int = 3, times: float = 1, sign: str = "+") -> str:
         """Returns the number and its ends; ``sign``: of positive ones, ``-`` for none."""
-        numbers = [round(times * x, digits) + 0.0 for x in (self.mean, self.low, self.high) if x is not None]  # no -0
+        # A small number has its sign, by which one sees on which side of 0 it is, but no sign of rounding.
+        numbers = [round(times * x, 12) + 0.0 for x in (self.mean, self.low, self.high) if x is not None]
         mean, *ends = (f"{x:{sign}.{digits}f}" for x in numbers)
         return f"{mean} ({' to '.join(ends)})" if ends else mean
 

@@ -32,6 +32,7 @@ __all__ = [
     "short",
     "steps_per_epoch",
     "trained_on",
+    "went_wrong",
 ]
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
@@ -98,8 +99,8 @@ def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
     for run in runs:
         groups.setdefault((run.settings.subject, trained_on(run.settings), run.settings.model), []).append(run)
     for (subject, train_set, model), group in groups.items():
-        first = replace(group[0].settings, seed=0)
-        if any(replace(run.settings, seed=0) != first for run in group):
+        first = group[0].settings.key | {"seed": 0}  # so without where a run was trained, which may be elsewhere
+        if any(run.settings.key | {"seed": 0} != first for run in group):
             raise InvalidValueError(
                 f"runs of {model} on {subject} networks ({train_set}) differ in more than their seed and cannot "
                 f"be averaged: {', '.join(sorted(run.settings.name for run in group))}"
@@ -153,11 +154,7 @@ def model_table(
         notes: below the table, before those on columns that all have and on runs that went wrong.
     """
     groups = by_model(runs)
-    lost = {run.label: None for run in runs if any(test.non_finite for test in run.tests)}
-    ended = {run.label: None for run in runs if run.diverged}
-    common = [COLUMNS]
-    common += [f"NaN or infinite predictions, NaN taken as the lowest: {', '.join(lost)}."] * bool(lost)
-    common += [f"The loss became NaN or infinite, which ended the training early: {', '.join(ended)}."] * bool(ended)
+    common = [COLUMNS, *went_wrong(runs)]
     several = len({key[:2] for key in groups}) > 1
     header = ("model", "sees", "invariant", *(("networks", "trained on") if several else ()), *values)
     cells = []
@@ -176,6 +173,18 @@ def model_table(
         bold=frozenset(i for i, group in enumerate(groups.values()) if group[0].invariant_under == "group"),
         notes=(*notes, *common),
     )
+
+
+def went_wrong(runs: Sequence[Run]) -> list[str]:
+    """Returns notes on models whose trainings ended early, or whose answers were not all numbers: often none."""
+
+    def named(some: Iterable[Run]) -> str:
+        return ", ".join(dict.fromkeys(run.label for run in some))
+
+    lost = named(run for run in runs if any(test.non_finite for test in run.tests))
+    ended = named(run for run in runs if run.diverged)
+    notes = [f"NaN or infinite predictions, NaN taken as the lowest: {lost}."] * bool(lost)
+    return notes + [f"The loss became NaN or infinite, which ended the training early: {ended}."] * bool(ended)
 
 
 def cost_cells(group: Sequence[Run]) -> tuple[str, ...]:

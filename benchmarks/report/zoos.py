@@ -14,19 +14,22 @@ from matplotlib.lines import Line2D
 from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.tools.predictors.architectures import MixedActivation
-from nfn_monomial.tools.predictors.invariants import InvariantModel
-from nfn_monomial.tools.predictors.models import model_class
+from nfn_monomial.tools.predictors.models import BALANCED, NORMAL
 from nfn_monomial.tools.report import MARKERS, PALETTE, Table, panels
 
 from .beside import Kept, as_in_paper, claimed, claims_table, judge_claim
 from .intervals import Interval, Outcomes, difference, mean_difference, mean_of, paired, ranks
 from .published import PAPER
-from .tables import HEADLINE, INVARIANT, SEES, Estimate, by_model, headline, over_seeds, short, trained_on
+from .tables import HEADLINE, INVARIANT, SEES, Estimate, by_model, headline, over_seeds, short, trained_on, went_wrong
 
 __all__ = ["DIFFERENCES", "draw_zoos", "zoo_tables"]
 
-PLACES = ("as they are", "moved")
+ORIGINAL, PLACES = "original", ("as they are", "moved")
 MOVED_MEAN = "mean, moved"
+# Published models and the paper's own, balanced or not. All others, also a user's, are compared with the best of these.
+BASELINES = {
+    "statnn", "mlp", "np", "hnp", "nft", "gnn", "gnn-paper", "gnn-hnp", "monomial", "monomial-hnp", "monomial-gnn",
+}  # fmt: skip
 NOTHING = "-"
 SHARED = "Intervals are wider by the training networks that seeds share, if each draws its own"
 DIFFERENCES = (
@@ -52,6 +55,8 @@ def zoo_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
     tables = list[Table]()
     for trained, taus in _by_number(runs).items():
         for place, words in enumerate(PLACES):
+            if not _column(taus, place):
+                continue
             tables.append(_table(trained, words, place, taus, kept, runs))
             for title, models, rivals in _comparisons(taus):
                 if lines := _differences(taus, place, kept, models, rivals):
@@ -77,17 +82,20 @@ def _zoos(taus: Taus) -> list[str]:
 
 
 def _column(taus: Taus, place: int) -> dict[str, dict[str, Estimate]]:
-    """Returns model -> zoo -> tau on the first or last test set."""
-    return {
-        model: {zoo: Estimate.of(_test(run, place).metrics["tau"] for run in group) for zoo, group in by_zoo.items()}
-        for model, by_zoo in taus.items()
-    }
+    """Returns model -> zoo -> tau on the test set of a place, where there is one."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for model, by_zoo in taus.items():
+        for zoo, group in by_zoo.items():
+            tests = [test for run in group if (test := _test(run, place))]
+            if len(tests) == len(group):
+                found.setdefault(model, {})[zoo] = Estimate.of(test.metrics["tau"] for test in tests)
+    return found
 
 
-def _test(run: Run, place: int) -> TestResult:
-    """Returns the test set of a place: networks as they are, or moved with the largest scale."""
+def _test(run: Run, place: int) -> TestResult | None:
+    """Returns the test set of a place: networks as they are, which may be missing, or moved with the largest scale."""
     if place == 0:
-        return run.tests[0]
+        return next((test for test in run.tests if test.name == ORIGINAL), None)
     moved = [test for test in run.tests if test.name != WIDENED]
     return max(reversed(moved), key=lambda test: test.scale or 0.0)  # the last one, if none was scaled
 
@@ -124,6 +132,7 @@ def _table(trained: str, words: str, place: int, taus: Taus, kept: Kept, runs: S
             f"{over_seeds(runs).capitalize()}. mean, rank: over zoos, 1 the largest tau, of models that read all; in "
             f"brackets its 95 % interval. moved: by random group elements, scales up to {_largest(runs)}. Bold: "
             "invariant to the whole group.",
+            *went_wrong([run for by_zoo in taus.values() for group in by_zoo.values() for run in group]),
         ),
     )
 
@@ -139,7 +148,8 @@ def _mean(taus: Taus, place: int, kept: Kept, model: str, zoos: Sequence[str]) -
 
 def _answers(taus: Taus, place: int, kept: Kept, model: str, zoo: str) -> Outcomes | None:
     run = taus[model][zoo][0]
-    test = _test(run, place)
+    if (test := _test(run, place)) is None:
+        return None
     return kept.get((zoo, (run.label, trained_on(run.settings)), f"tau {short(test.name, test.scale)}"))
 
 
@@ -150,7 +160,7 @@ def _largest(runs: Sequence[Run]) -> str:
 
 def _comparisons(taus: Taus) -> list[tuple[str, list[str], list[str]]]:
     """Returns titles of tables, the models that are compared there, and their rivals, of which the best counts."""
-    ours = [model for model in taus if issubclass(model_class(model), InvariantModel)]
+    ours = [model for model in taus if model.removeprefix(BALANCED).removeprefix(NORMAL) not in BASELINES]
     first = {model: next(iter(taus[model].values()))[0] for model in ours}
     running = [model for model in ours if first[model].sees == "functions"]
     weights = [model for model in ours if model not in running and first[model].invariant_under == "group"]
@@ -173,7 +183,7 @@ def _differences(
         pairs = []
         for zoo in zoos:
             best = max(
-                (other for other in rivals if zoo in taus[other]),
+                (other for other in rivals if zoo in column.get(other, {})),
                 key=lambda other: column[other][zoo].mean,
                 default=None,
             )
@@ -242,7 +252,9 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
         bold = [run.invariant_under == "group" for run in first.values()]
         heights = [j + 0.7 * invariant for j, invariant in enumerate(bold)]
         for ax, (place, words) in zip(axes[2 * i :], enumerate(PLACES), strict=False):
-            for height, (model, by_zoo) in zip(heights, _column(taus, place).items(), strict=True):
+            column = _column(taus, place)
+            for height, model in zip(heights, first, strict=True):
+                by_zoo = column.get(model, {})
                 for zoo, tau in by_zoo.items():
                     number = every.index(zoo)
                     apart = APART * ((len(every) - 1) / 2 - number)
@@ -277,7 +289,10 @@ def _dot(number: int) -> dict[str, Any]:
 
 def _drawn(taus: Taus) -> Taus:
     """Returns the models that the figure shows, from the lowest line to the highest."""
-    means = {model: statistics.fmean(tau.mean for tau in by_zoo.values()) for model, by_zoo in _column(taus, 0).items()}
+    columns = [_column(taus, place) for place in range(len(PLACES))]
+    means = {
+        model: statistics.fmean(tau.mean for tau in columns[model not in columns[0]][model].values()) for model in taus
+    }
     values = {
         model: (means[model], next(iter(by_zoo.values()))[0].invariant_under == "group")
         for model, by_zoo in taus.items()

@@ -25,6 +25,7 @@ from nfn_monomial.benchmarks.report.tables import (
     over,
     record_of,
     short,
+    went_wrong,
 )
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, TestResult
@@ -83,11 +84,9 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
             "layer and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
             f"{over(map(len, stacks)).capitalize()}."
         )
-        tables.append(
-            Table(
-                f"Ablation: Kendall's tau of {subject} networks", header, tuple(cells), notes=(note,), subject=subject
-            )
-        )
+        title = f"Ablation: Kendall's tau of {subject} networks"
+        notes = (note, *went_wrong([run for group in stacks for run in group]))
+        tables.append(Table(title, header, tuple(cells), notes=notes, subject=subject))
     return tables
 
 

@@ -334,7 +334,7 @@ def prepare(sets: Sets, settings: RunSettings) -> Trial:
     return Trial(
         settings, model, data, judging, tests,
         loss=objective(settings.loss, quantiles), metrics=partial(scores, quantiles=quantiles), select="tau",
-        outcome=lambda logits, accuracy: {"answers": torch.nan_to_num(logits, nan=-torch.inf), "true": accuracy},
+        outcome=lambda logits, accuracy: {"answers": logits.masked_fill(logits.isnan(), -torch.inf), "true": accuracy},
         predictor=Generalization.of(corpus.info, settings.model, quantiles),
     )  # fmt: skip
 

@@ -10,11 +10,12 @@ becomes the model's recipe. Test networks are dropped before anything begins.
 recipes of many epochs or noisy ones. So the score has two halves: tau of one half of these networks at the epoch that
 the other half selects, and the other way round (`crossed`).
 
-**The search** is optuna's: a tree-structured Parzen estimator proposes, `PercentilePruner` gives up a recipe that is
-not among the best third of those before it at the same place of their trainings, and a journal for each model keeps
-them all. A proposal depends on the seed, on its number and on the recipes before it that ended or were given up, and on
-nothing else: a search that was cut off continues with the recipe it was at, from that recipe's first epoch, and is then
-the same as one that was not. Only a limit in seconds makes it depend on the machine.
+**The search** is optuna's: a tree-structured Parzen estimator proposes, `PercentilePruner` gives up a recipe whose best
+mean so far is below the best third of those that ended, at the same place of their trainings, and a journal for each
+model keeps them all. On a second zoo a recipe still has the mean of the first, if that was higher, so that most are
+given up on the first. A proposal depends on the seed, on its number and on the recipes before it that ended or were
+given up, and on nothing else: a search that was cut off continues with the recipe it was at, from that recipe's first
+epoch, and is then the same as one that was not. Only a limit in seconds makes it depend on the machine.
 """
 
 from __future__ import annotations
@@ -484,9 +485,10 @@ def _confirmation(tuned: Sequence[Tuned]) -> Table:
         text_columns=3,
         names=(0, 1),
         notes=(
-            "tau in the search: on parts of the training networks, mean over zoos and cuts; the best of many, which "
-            "flatters it. Others: on the validation networks; the training with the larger mean is taken. Tau of one "
-            "half of the networks at the epoch that the other half selects, and the other way round. No test network "
+            "tau in the search: on parts of the training networks, mean over zoos and cuts; as registered, of the "
+            "recipe that was tried first; tuned, the best of many, which flatters it. Others: on the validation "
+            "networks; the training with the larger mean is taken. Tau of one half of the networks at the epoch that "
+            "the other half selects, and the other way round. No test network "
             f"was read. {over([int(lines[0][-1])]).capitalize()}.",
         ),
     )
@@ -504,8 +506,8 @@ def _budget(tuned: Sequence[Tuned], config: TuneConfig) -> Table:
         tuple(lines),
         notes=(
             f"A recipe is judged on {config.cuts} of {config.folds} folds of every zoo, {config.epochs[0]} to "
-            f"{config.epochs[1]} epochs each; it is given up where it is not among the best third. best: its number. "
-            "seconds: for all recipes.",
+            f"{config.epochs[1]} epochs each; it is given up where its best mean so far is below the best third of "
+            "those that ended. best: its number. seconds: for all recipes.",
         ),
     )
 

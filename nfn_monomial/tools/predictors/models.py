@@ -188,9 +188,14 @@ class Register(Generic[T]):
         """Class decorator: adds a class under this name."""
 
         def add(cls: T) -> T:
-            if self.classes.setdefault(name, cls) is not cls:
-                taken = self.classes[name].__qualname__
-                raise InvalidValueError(f"another {self._kind} is registered as {name!r} already: {taken}")
+            if (taken := self.classes.get(name, cls)) is not cls:
+                raise InvalidValueError(f"another {self._kind} is registered as {name!r} already: {taken.__qualname__}")
+            if same := [other for other, one in self.classes.items() if one is not cls and one.label == cls.label]:
+                raise InvalidValueError(
+                    f"the {self._kind}s {same[0]!r} and {name!r} are both called {cls.label!r} in tables, where they "
+                    "would be taken for one: give one of them a label of its own"
+                )
+            self.classes[name] = cls
             return cls
 
         return add

@@ -288,7 +288,10 @@ def test_changes_are_of_the_same_runs_and_draws() -> None:
     assert after.since(outcomes([[0.0] * 50], seeds=(7,))) is None
 
 
-def test_no_zero_is_negative_and_means_have_no_sign() -> None:
-    assert Interval(-1e-9, -1e-5, 0.0004).show() == "+0.000 (+0.000 to +0.000)"
+def test_small_ends_have_their_sign_but_for_rounding_and_means_have_none() -> None:
+    """By which one sees whether 0 is left out."""
+    assert Interval(0.02, -0.0004, 0.04).show() == "+0.020 (-0.000 to +0.040)"
+    assert Interval(0.02, 0.0004, 0.04).show() == "+0.020 (+0.000 to +0.040)"
+    assert Interval(-1e-17, -1e-15, 0.0).show() == "+0.000 (+0.000 to +0.000)"
     assert Interval(0.75, 0.5, 1.0).show(2, sign="-") == "0.75 (0.50 to 1.00)"
     assert Interval(-0.75, None, None).show(2, 100) == "-75.00"

@@ -92,6 +92,16 @@ def test_only_runs_that_differ_in_their_seed_are_averaged(other: dict[str, objec
         model_table("T", [run(), changed], VALUES)
 
 
+def test_where_a_run_was_trained_is_no_difference() -> None:
+    """A seed that was trained on a GPU, or with more threads, after the others is averaged with them."""
+    elsewhere = [
+        replace(one, settings=replace(one.settings, training=replace(one.settings.training, device="cuda", threads=8)))
+        for one in [run(seed=1)]
+    ]
+    assert [len(group) for group in by_model([run(), *elsewhere]).values()] == [2]
+    assert model_table("T", [run(), *elsewhere], VALUES).cells[0][-1] == "2"
+
+
 def test_model_table() -> None:
     runs = [run(seed=0, accuracy=0.25), run(seed=1, accuracy=0.75), run("mlp", accuracy=0.125, under="nothing")]
     table = model_table("T", runs, VALUES, digits=2, notes=("N.",))

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 
 from nfn_monomial.benchmarks.report.beside import Kept
 from nfn_monomial.benchmarks.report.intervals import Outcomes, mean_difference, mean_of
-from nfn_monomial.benchmarks.report.zoos import draw_zoos, zoo_tables
+from nfn_monomial.benchmarks.report.zoos import PLACES, draw_zoos, zoo_tables
 from nfn_monomial.benchmarks.studies.predict_report import predict_report
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.tools.report import PALETTE
@@ -133,6 +133,20 @@ def test_models_that_run_networks_are_compared_with_the_best_that_sees_weights_a
     cells = [[(zoo, (name, "500 original"), "tau original") for zoo in ZOOS] for name in ("Grams", "HNP")]
     expected = mean_difference([(kept[one], kept[other]) for one, other in zip(*cells, strict=True)])
     assert intervals[-1] == expected.show()
+
+
+@pytest.mark.parametrize("name", ["monomial-conv", "statnn-set", "a-model-of-somebody"])
+def test_what_is_not_published_is_no_baseline_but_compared(name: str) -> None:
+    own = [
+        replace(run, settings=replace(run.settings, model=name)) if run.settings.model == "statnn" else run
+        for run in runs()
+    ]
+    ahead = zoo_tables(own, answers())[1]
+    kept = answers()
+    cells = [[(zoo, (name, "500 original"), "tau original") for zoo in ZOOS] for name in ("STATNN", "HNP")]
+    expected = mean_difference([(kept[one], kept[other]) for one, other in zip(*cells, strict=True)])
+    assert {line[0]: line[-1] for line in ahead.cells}["STATNN"] == expected.show()
+    assert {line[0] for line in ahead.cells} == {"STATNN", "Grams"}
 
 
 def test_moved_networks_are_compared_as_they_are_moved() -> None:
@@ -391,3 +405,31 @@ def test_one_number_of_training_networks_is_no_curve() -> None:
     assert (label, on_zoo) == ("Grams", mean)
     more = [replace(run, settings=replace(run.settings, options={"train_networks": 5000})) for run in one]
     assert list(predict_report([*one, *more]).figures) == ["curves.png"]
+
+
+def test_models_without_answers_on_networks_as_they_are_are_no_line_there() -> None:
+    """As those that were trained for one range of scales each, whose tests under all of them share a line."""
+    scaled = [
+        replace(run, tests=run.tests[1:]) if run.settings.model == "hnp" else run for run in runs()
+    ]  # fmt: skip
+    tables = {table.title: table for table in zoo_tables(scaled, answers())}
+    near, far = (tables[f"Kendall's tau over zoos: 500 training networks, test networks {how}"] for how in PLACES)
+    assert [line[0] for line in near.cells] == ["STATNN", "Grams"]
+    assert [line[0] for line in far.cells] == ["STATNN", "HNP", "Grams"]
+    assert [text.get_text() for text in draw_zoos(scaled, answers()).axes[0].get_yticklabels()] == [
+        "HNP",
+        "STATNN",
+        "Grams",
+    ]
+    none = [replace(run, tests=run.tests[1:]) for run in runs()]
+    assert all(table.title.endswith("moved") or "Claims" in table.title for table in zoo_tables(none, answers()))
+    draw_zoos(none, answers())
+
+
+def test_trainings_that_went_wrong_are_named() -> None:
+    wrong = [
+        replace(run, diverged=run.settings.model == "hnp" and run.settings.seed == 1) for run in runs()
+    ]  # fmt: skip
+    assert len(zoo_tables(runs(), {})[0].notes) == 1
+    near, *_ = zoo_tables(wrong, {})
+    assert near.notes[-1] == "The loss became NaN or infinite, which ended the training early: HNP."

@@ -58,6 +58,9 @@ def test_tables() -> None:
     ]
     assert len(tanh.cells) == 1
     assert "standard error over seeds" in relu.notes[0]
+    assert len(relu.notes) == 1
+    lost = [replace(run, diverged=run.settings.model == "mnf-3") for run in of_stacks()]
+    assert ablation_tables(lost)[0].notes[1].endswith("ended the training early: MNF-3.")
 
 
 def test_the_figure_has_bands_where_answers_were_kept() -> None:

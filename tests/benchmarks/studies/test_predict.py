@@ -214,6 +214,8 @@ def test_answers_that_are_nan_are_kept_as_the_lowest(zoo: Corpus) -> None:
     assert outcome is not None
     kept = outcome(torch.tensor([math.nan, -3.0, math.inf]), torch.tensor([0.1, 0.2, 0.3]))
     assert kept["answers"][0] < kept["answers"][1] < kept["answers"][2], "as in the scores"
+    kept = outcome(torch.tensor([math.nan, -math.inf, 3e38, math.inf]), torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    assert kept["answers"].tolist() == [-math.inf, -math.inf, pytest.approx(3e38), math.inf], "as in the scores"
 
 
 def test_too_few_test_networks_are_refused_before_anything_is_trained(zoo: Corpus) -> None:

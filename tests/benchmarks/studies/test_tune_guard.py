@@ -1,4 +1,4 @@
-"""A recipe is given up if it is not among the best third of those before, whatever their mean and median are."""
+"""A recipe is given up if it is below the best third of those that ended before, whatever their mean and median are."""
 
 from pathlib import Path
 
