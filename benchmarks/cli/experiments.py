@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -106,11 +106,14 @@ def _do(
     prepare_process()
     from nfn_monomial.benchmarks.report.beside import beside_paper
     from nfn_monomial.benchmarks.train.devices import is_main_process, make_fabric, require_device
-    from nfn_monomial.benchmarks.train.runs import RunStore, record
+    from nfn_monomial.benchmarks.train.runs import CONFIG_NAME, RunStore, record
 
     console.quiet = errors.quiet = not is_main_process()
+    once = lru_cache(maxsize=1)
     study = experiment.load()
     study.check(config)
+    if (out / "table.md").exists() and not (out / CONFIG_NAME).exists():
+        raise InvalidValueError(f"{out / 'table.md'} is of no experiment, and would be replaced: choose another --out")
     hardware = getattr(config, "training", config)
     device = getattr(hardware, "device", "cpu")
     store = RunStore(out)
@@ -122,9 +125,16 @@ def _do(
             make()
     data, source = _load(experiment, folders, data_options, config)
     config = study.choose(config, data)
-    record(out, command_line(), config, {"path": ", ".join(map(str, folders)), **source} if folders else {}, device)
+    described = {"path": ", ".join(map(str, folders)), **source} if folders else {}
+    write_down = once(lambda: record(out, command_line(), config, described, device))
     with bar_of_runs() as tell:
-        results = study.run(data, config, store, tell)
+
+        def begun(news: News) -> None:  # what the data do not allow was refused before, and leaves all as it was
+            write_down()
+            tell(news)
+
+        results = study.run(data, config, store, begun)
+    write_down()
     if not is_main_process():  # the others end before tables and figures are written
         raise typer.Exit
     report = study.tables(results, config, store)
@@ -166,6 +176,9 @@ def _load(
         sides = (corpus.train, corpus.val, corpus.test)
         train, val, test = (len(side) if experiment.inrs else sum(map(len, side)) for side in sides)
         console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
+        notes = getattr(corpus, "source", {}).get("notes") or ()
+        for note in (notes,) if isinstance(notes, str) else notes:
+            console.print(f"{name}: {note}", highlight=False)
     if experiment.inrs:
         return next(iter(corpora.values())), source
     return corpora or None, source

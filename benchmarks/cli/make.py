@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -158,6 +160,14 @@ def make_zoo_at(
     console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
 
 
+def _reported(folder: Path, quality: Mapping[str, float]) -> bool:
+    """Whether the report is there, and of these networks: a call that was cut off leaves that of others."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        stated = json.loads((folder / "results.json").read_bytes())
+        return (folder / "table.md").exists() and bool(stated["psnr"] == quality)
+    return False
+
+
 @inr_app.command("make")
 @user_errors
 def inr_make(
@@ -201,7 +211,7 @@ def inr_make(
     config = InrConfig(images, fits=fits, limit=networks, steps=steps, seed=seed)
     with shown_progress(f"fitting SIRENs to {images}") as progress:
         made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)
-    if made.made or not (folder / "table.md").exists():
+    if not _reported(folder, made.summary["psnr"]):
         report_on_fits(MadeInrs.load(folder), psnr).write(folder)
     state = f"{made.made} fitted in {time.perf_counter() - start:.0f} s" if made.made else "all were already there"
     quality = ", ".join(f"{name} {value:.1f}" for name, value in made.summary["psnr"].items())

@@ -51,11 +51,13 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "assignments": option(
         list[str],
         "--set",
-        "key=value for any setting that has no option, as training.epochs=3; repeat it for several. All are below.",
+        "key=value for any setting that has no option; repeat it for several settings. All are below.",
         [],
     ),
     "models": option(
-        str, "--models", "Comma-separated; by default the preset's. For an unknown name, the error lists all.", ""
+        str | None,
+        "--models",
+        "Comma-separated; by default the preset's. For an unknown name, the error lists all.",
     ),
     "seeds": option(int | None, "--seeds", "Number of seeds; by default the preset's.", min=1, max=1000),
     "seed": option(int, "--seed", "First seed.", 0, min=0, max=2**31 - 1),
@@ -109,7 +111,7 @@ def configured(
     preset: str = "small",
     assignments: Sequence[str] = (),
     *,
-    models: str = "",
+    models: str | None = None,
     seeds: int | None = None,
     seed: int = 0,
     **hardware: Any,
@@ -135,7 +137,9 @@ def configured(
             raise InvalidValueError(f"--set {text}: use {option}, which is the one way to set it")
     config: Any = presets[preset]
     changed: dict[str, Any] = {}
-    if models:
+    if models is not None:
+        if not split(models):
+            raise InvalidValueError("--models names none: leave it out for those of the preset")
         changed["models"] = split(models)
         if hasattr(config, "augmented_models"):
             changed["augmented_models"] = None  # all that were named

@@ -86,7 +86,7 @@ class ClassifyConfig(Settings):
         seeds: one run of every model for each.
         inputs: how networks are prepared.
         fits: of several networks of one image, train on so many at most; None for all.
-        limit: train on so many networks; None for all.
+        limit: train on so many networks, drawn; None for all.
         loss: of the logits.
         slower: models that are trained with a third of the learning rate; at the others' they may stay at chance.
         steps: train for so many steps, rounded up to whole epochs, instead of ``training.epochs``.

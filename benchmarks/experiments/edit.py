@@ -58,7 +58,7 @@ class EditConfig(Settings):
         models: registered names, see `nfn_monomial.benchmarks.models.editors`.
         task: the change of images.
         seeds: one run of every editor for each.
-        limit: train on so many networks; None for all.
+        limit: train on so many networks, drawn; None for all.
         steps: train for so many steps, rounded up to whole epochs, instead of ``training.epochs``.
         shown: of how many test networks, at equal distances, the edited images are kept for the figure.
         editor: sizes of the editors.

@@ -24,7 +24,8 @@ class CostConfig(Settings):
     """Run time and memory of training, see `nfn_monomial.benchmarks.studies.cost`.
 
     Attributes:
-        models: registered names, `REFERENCE` among them; empty for all that predict generalisation.
+        models: registered names, `hnp` among them, the measure of the others; empty for all that predict
+            generalisation.
         activations: of the networks read.
         batch_sizes: networks per step.
         networks: in an epoch; the paper's ReLU set has 6,050.

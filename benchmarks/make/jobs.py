@@ -148,13 +148,14 @@ def claim(folder: Path, described: Mapping[str, Any], overwrite: bool) -> dict[s
             f"{folder} holds {', '.join(path.name for path in shards[:3])} but no {ZOO_FILE}: files that were not made "
             "by this command, and that it will not overwrite; choose another folder"
         )
-    if not description or not overwrite:
-        if description and (differing := list(_differing(description, described))):
-            raise InvalidValueError(
-                f"{folder} holds networks of another configuration: {'; '.join(differing)}; pass overwrite=True "
-                "(--overwrite) to make them again, or choose another folder"
-            )
+    differing = list(_differing(description, described)) if description else []
+    if not differing:
         return description
+    if not overwrite:
+        raise InvalidValueError(
+            f"{folder} holds networks of another configuration: {'; '.join(differing)}; pass overwrite=True "
+            "(--overwrite) to make them again, or choose another folder"
+        )
     for path in (*shards, folder / ZOO_FILE):  # the file last: data without it would be nobody's
         path.unlink()
     return {}

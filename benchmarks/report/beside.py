@@ -22,7 +22,7 @@ from nfn_monomial.tools.report import Report, Table
 
 from .intervals import Interval, Outcomes, mean_difference, paired
 from .published import AS_IN_PAPER, PAPER, Cell, Claim, Least, Published, Relation, Row
-from .tables import over, steps_per_epoch, trained_on
+from .tables import over, steps_per_epoch
 
 __all__ = [
     "RULE",
@@ -73,7 +73,7 @@ def kept_outcomes(
     kept: dict[tuple[str, Row, str], dict[int, tuple[Run, Any, Any]]] = {}
     for run in runs:
         tensors, settings = store.artifacts(run.settings), run.settings
-        row = (run.label, *[trained_on(settings)] * train_sets)
+        row = (run.label, *[settings.trained_on] * train_sets)
         for test in run.tests:
             if not (name := column(test)):
                 continue

@@ -15,7 +15,7 @@ from .beside import RULE, Kept, judge
 from .figures import legend_beside, stroke
 from .intervals import paired
 from .published import PAPER
-from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, trained_on, went_wrong
+from .tables import INVARIANT, SEES, Estimate, by_model, over_seeds, short, went_wrong
 
 __all__ = ["curve_tables", "draw_curves"]
 
@@ -45,7 +45,7 @@ def curve_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
                 first, second = (curves[model] for model in PAIR)
                 for size in (n for n in first if n in second):
                     pair = [first[size], second[size]]
-                    rows = [(group[0].label, trained_on(group[0].settings)) for group in pair]
+                    rows = [(group[0].label, group[0].settings.trained_on) for group in pair]
                     scale = next(t.scale for t in pair[0][0].tests if t.name == test)
                     answers = paired(*(kept.get((activation, row, f"tau {short(test, scale)}")) for row in rows))
                     if answers is not None:
@@ -131,7 +131,10 @@ def draw_curves(runs: Sequence[Run]) -> Figure:
         Line2D([], [], label=labels[model].label, **look(i), **stroke(bold[i])) for model, i in numbers.items()
     ]
     star = Line2D([], [], marker="*", markersize=11, color="#7F7F7F", linestyle="none", label="the paper, its zoo")
-    legend_beside(figure, [*handles, star], [*bold, False])
+    marked = any(
+        _published(a, labels[m].label, test) for a, c in by_activation.items() for m in c for test in _tests(c)
+    )
+    legend_beside(figure, [*handles, *[star] * marked], [*bold, *[False] * marked])
     figure.supxlabel(f"Bold: invariant to the whole group. {over_seeds(runs).capitalize()}.", fontsize=8.5)
     return figure
 

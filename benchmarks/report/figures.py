@@ -106,7 +106,7 @@ def draw_learning(
                 names[name] = float(mean[finite[-1]]), look(i)["color"], bold
                 ends[name] = steps[finite[-1]]
         ax.set(xlabel="training steps", ylabel=label)
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
         ax.xaxis.set_major_formatter("{x:,.0f}")
         if level:
             ax.axhline(level[1], color=LEVEL_COLOR, linewidth=0.8, linestyle=":", label=level[0])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from nfn_monomial.benchmarks.train.runs import Run, RunSettings
+from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import Table
 
@@ -31,7 +31,6 @@ __all__ = [
     "row_of",
     "short",
     "steps_per_epoch",
-    "trained_on",
     "went_wrong",
 ]
 
@@ -97,7 +96,7 @@ def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
     """
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.settings.subject, trained_on(run.settings), run.settings.model), []).append(run)
+        groups.setdefault((run.settings.subject, run.settings.trained_on, run.settings.model), []).append(run)
     for (subject, train_set, model), group in groups.items():
         first = group[0].settings.key | {"seed": 0}  # so without where a run was trained, which may be elsewhere
         if any(run.settings.key | {"seed": 0} != first for run in group):
@@ -106,12 +105,6 @@ def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
                 f"be averaged: {', '.join(sorted(run.settings.name for run in group))}"
             )
     return groups
-
-
-def trained_on(settings: RunSettings) -> str:
-    """The train set as tables name it, with the number of networks where a run has a part of them."""
-    number = settings.options.get("train_networks")
-    return f"{number} {settings.train_set}" if number else settings.train_set
 
 
 def headline(models: Mapping[str, tuple[float, bool]]) -> list[str]:

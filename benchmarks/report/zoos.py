@@ -20,7 +20,7 @@ from nfn_monomial.tools.report import MARKERS, PALETTE, Table, panels
 from .beside import Kept, as_in_paper, claimed, claims_table, judge_claim
 from .intervals import Interval, Outcomes, difference, mean_difference, mean_of, paired, ranks
 from .published import PAPER
-from .tables import HEADLINE, INVARIANT, SEES, Estimate, by_model, headline, over_seeds, short, trained_on, went_wrong
+from .tables import HEADLINE, INVARIANT, SEES, Estimate, by_model, headline, over_seeds, short, went_wrong
 
 __all__ = ["DIFFERENCES", "draw_zoos", "zoo_tables"]
 
@@ -35,6 +35,10 @@ SHARED = "Intervals are wider by the training networks that seeds share, if each
 DIFFERENCES = (
     "Difference of tau, and its 95 % interval: a paired bootstrap over test networks, and Student's distribution over "
     f"seeds. {SHARED}. What is compared with is the best on these test networks, which flatters it."
+)
+ONE_SEED = (
+    "Difference of tau, of one seed, which has no interval. What is compared with is the best on these test networks, "
+    "which flatters it."
 )
 APART = 0.09  # of the dots of two zoos, of the height of a line
 MEAN = "#303030"
@@ -109,6 +113,7 @@ def _mean_ranks(column: Mapping[str, Mapping[str, Estimate]], zoos: Sequence[str
 
 def _table(trained: str, words: str, place: int, taus: Taus, kept: Kept, runs: Sequence[Run]) -> Table:
     zoos, bold, column = _zoos(taus), list[int](), _column(taus, place)
+    several, intervals = len(zoos) > 1, False  # of one zoo there are no means, which are the zoo's numbers
     cells: list[tuple[str, ...]] = []
     rank = _mean_ranks(column, zoos)
     for model, by_zoo in column.items():
@@ -116,22 +121,26 @@ def _table(trained: str, words: str, place: int, taus: Taus, kept: Kept, runs: S
         line = [first.label, SEES.get(first.sees, first.sees), INVARIANT.get(first.invariant_under, "no")]
         line += [by_zoo[zoo].show() if zoo in by_zoo else NOTHING for zoo in zoos]
         if model in rank:
-            line += [_mean(taus, each, kept, model, zoos) for each in range(place, len(PLACES))]
-            line.append(f"{rank[model]:.1f}")
+            over_zoos = [_mean(taus, each, kept, model, zoos) for each in range(place, len(PLACES))]
+            over_zoos.append(f"{rank[model]:.1f}")
         else:
-            line += [NOTHING] * (1 + len(PLACES) - place)
+            over_zoos = [NOTHING] * (1 + len(PLACES) - place)
+        intervals |= "(" in over_zoos[0]
+        line += over_zoos * several
         bold += [len(cells)] * (first.invariant_under == "group")
         cells.append((*line, str(max(len(group) for group in taus[model].values()))))
+    means = ("mean", *[MOVED_MEAN] * (place == 0), "rank") if several else ()
+    brackets = "; in brackets its 95 % interval" * intervals
+    ranked = f" mean, rank: over zoos, 1 the largest tau, of models that read all{brackets}." * several
     return Table(
-        f"Kendall's tau over zoos: {trained} training networks, test networks {words}",
-        ("model", "sees", "invariant", *zoos, "mean", *[MOVED_MEAN] * (place == 0), "rank", "seeds"),
+        f"Kendall's tau{' over zoos' * several}: {trained} training networks, test networks {words}",
+        ("model", "sees", "invariant", *zoos, *means, "seeds"),
         tuple(cells),
         text_columns=3,
         bold=frozenset(bold),
         notes=(
-            f"{over_seeds(runs).capitalize()}. mean, rank: over zoos, 1 the largest tau, of models that read all; in "
-            f"brackets its 95 % interval. moved: by random group elements, scales up to {_largest(runs)}. Bold: "
-            "invariant to the whole group.",
+            f"{over_seeds(runs).capitalize()}.{ranked} moved: by random group elements, scales up to "
+            f"{_largest(runs)}. Bold: invariant to the whole group.",
             *went_wrong([run for by_zoo in taus.values() for group in by_zoo.values() for run in group]),
         ),
     )
@@ -150,7 +159,7 @@ def _answers(taus: Taus, place: int, kept: Kept, model: str, zoo: str) -> Outcom
     run = taus[model][zoo][0]
     if (test := _test(run, place)) is None:
         return None
-    return kept.get((zoo, (run.label, trained_on(run.settings)), f"tau {short(test.name, test.scale)}"))
+    return kept.get((zoo, (run.label, run.settings.trained_on), f"tau {short(test.name, test.scale)}"))
 
 
 def _largest(runs: Sequence[Run]) -> str:
@@ -200,10 +209,13 @@ def _differences(
 def _compared(title: str, lines: Mapping[str, Sequence[Interval]], zoos: Sequence[str]) -> Table:
     return Table(
         title,
-        ("model", *zoos, "mean"),
-        tuple((label, *(interval.show() for interval in intervals)) for label, intervals in lines.items()),
+        ("model", *zoos, *["mean"] * (len(zoos) > 1)),
+        tuple(
+            (label, *(interval.show() for interval in some[: len(zoos) + (len(zoos) > 1)]))
+            for label, some in lines.items()
+        ),
         text_columns=1,
-        notes=(DIFFERENCES,),
+        notes=(DIFFERENCES if any(some[0].low is not None for some in lines.values()) else ONE_SEED,),
     )
 
 
@@ -268,6 +280,7 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
                 if interval and interval.low is not None and interval.high is not None:
                     ends, bands = (interval.low, interval.high), True
                     ax.fill_betweenx([height - 0.32, height + 0.32], *ends, color=MEAN, alpha=0.22, linewidth=0)
+            ax.set_ylim(-0.5, heights[-1] + 0.5)  # the same for both, which share their names
             ax.set_yticks(heights, [run.label for run in first.values()] if place == 0 else [])
             for text, invariant in zip(ax.get_yticklabels(), bold, strict=False):
                 text.set_fontweight("bold" if invariant else "normal")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
@@ -131,17 +131,17 @@ def read_value(text: str, kind: Any, key: str) -> Any:
 def override(config: C, assignments: Sequence[str]) -> C:
     """A copy of a dataclass with fields replaced, those of dataclasses in it as ``training.epochs=3``.
 
+    All at once, so that fields which only go together can be given in any order.
+
     Args:
         config: a dataclass.
-        assignments: each ``key=value``, read by `read_value`; later ones win.
+        assignments: each ``key=value``, read by `read_value`; of several for one key the last wins.
 
     Raises:
         ValueError: for a text without ``=``, an unknown key (listing the known ones), or as the dataclass.
     """
-    for text in assignments:
-        key, value = assignment(text)
-        config = _replaced(config, key.split("."), value, key)
-    return config
+    texts = {tuple(key.split(".")): value for key, value in map(assignment, assignments)}
+    return _replaced(config, texts) if texts else config
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -156,18 +156,24 @@ def assignment(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _replaced(config: Any, path: Sequence[str], text: str, key: str) -> Any:
-    name, *rest = path
-    cls: Any = type(config)
-    kinds = _kinds(cls)
-    if name not in kinds:
-        raise InvalidValueError(f"unknown key {key!r}: {cls.__name__} has {', '.join(kinds)}")
-    current = getattr(config, name)
-    if dataclasses.is_dataclass(current):
-        if not rest:
+def _replaced(config: C, texts: Mapping[tuple[str, ...], str], above: tuple[str, ...] = ()) -> C:
+    """A copy with the values at these paths, which begin below ``above``."""
+    some: Any = config
+    cls: Any = type(some)
+    kinds, changed = _kinds(cls), dict[str, Any]()
+    for path, text in texts.items():
+        (name, *rest), key = path, ".".join((*above, *path))
+        if name not in kinds:
+            raise InvalidValueError(f"unknown key {key!r}: {cls.__name__} has {', '.join(kinds)}")
+        current = getattr(some, name)
+        if not dataclasses.is_dataclass(current):
+            if rest:
+                raise InvalidValueError(f"unknown key {key!r}: {'.'.join(path[:-1])} is a single value")
+            changed[name] = read_value(text, kinds[name], key)
+        elif not rest:
             inner = ", ".join(f"{key}.{f.name}" for f in dataclasses.fields(current))
             raise InvalidValueError(f"{key} is a group of settings: set one of {inner}")
-        return dataclasses.replace(config, **{name: _replaced(current, rest, text, key)})
-    if rest:
-        raise InvalidValueError(f"unknown key {key!r}: {'.'.join(path[:-1])} is a single value")
-    return dataclasses.replace(config, **{name: read_value(text, kinds[name], key)})
+        elif name not in changed:
+            of_it = {other[1:]: value for other, value in texts.items() if other[0] == name and len(other) > 1}
+            changed[name] = _replaced(current, of_it, (*above, name))
+    return dataclasses.replace(some, **changed)  # type: ignore[no-any-return]

@@ -113,7 +113,7 @@ def plan(config: ClassifyConfig, corpus: InrCorpus) -> list[Job]:
                 train_set="augmented" if config.inputs.augment or config.inputs.warp else "original",
                 seed=seed,
                 options={
-                    "inputs": inputs, "fits": config.fits, "limit": config.limit,
+                    "inputs": inputs, "fits": config.fits, "limit": config.limit and [config.limit, "drawn"],
                     "sizes": sizes_of(config.sizes, model),
                 },
                 data=data,
@@ -210,7 +210,7 @@ def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
-    """The first ``fits`` networks of every image, of these the first ``limit``.
+    """The first ``fits`` networks of every image, of these as many as ``limit``, drawn: the same ones for all runs.
 
     Raises:
         ValueError: if there are not so many.
@@ -225,7 +225,8 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
     if limit is not None:
         if limit > len(index):
             raise InvalidValueError(f"limit is {limit}, but there are {len(index)} networks to train on")
-        index = index[:limit]
+        drawn = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:limit]
+        index = index[drawn.sort().values]  # not the first, which may all be of one class
     return part.subset(index)
 
 
@@ -272,12 +273,14 @@ def classify_report(runs: Sequence[Run]) -> Report:
         rates.setdefault(run.settings.training.learning_rate, {})[run.label] = None
     (usual, _), *others = sorted(rates.items(), key=lambda item: -len(item[1]))
     exceptions = [f"{rate:g} for {', '.join(labels)}" for rate, labels in others]
+    running = ", ".join(dict.fromkeys(run.label for run in runs if run.sees == "functions"))
+    as_run = f" (normalize: not for {running})" * bool(running and "normalize" in prepared)
     notes = [
         f"Accuracy in percent, and cross-entropy on the test networks: {over_seeds(runs)}; epochs are "
         "selected on validation networks only. moved: the test networks after random sign flips and permutations of "
         "their neurons; shifted: after shifts of their phases by multiples of pi. Neither changes an image.",
-        f"In training, networks were {' and '.join(done) or 'seen as they are'}. Done to all networks: {prepared}. "
-        f"Learning rate: {'; '.join([f'{usual:g}', *exceptions])}.",
+        f"In training, networks were {' and '.join(done) or 'seen as they are'}. Done to all networks: "
+        f"{prepared}{as_run}. Learning rate: {'; '.join([f'{usual:g}', *exceptions])}.",
     ]
     subjects = ", ".join(dict.fromkeys(run.settings.subject for run in runs))
     title = f"Images of {subjects} classified by their networks"

@@ -40,6 +40,7 @@ from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools import Predictor
 from nfn_monomial.tools.definitions.define import Definition
 from nfn_monomial.tools.files.sealed import read_sealed
+from nfn_monomial.tools.files.untrusted import damaged
 from nfn_monomial.tools.predictors.invariants import widths
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model, model_class
 from nfn_monomial.tools.predictors.quantiles import Quantiles
@@ -160,9 +161,12 @@ def learn_column(
         written = Column.of(train.info, model, quantiles, column=column, unit=labelled.unit, classes=classes)
         if "unusable" in written:
             raise InvalidValueError(f"{model}: {written['unusable']}")
-    place, about = store.folder / PREDICTOR, [data, column, name]
-    if place.exists() and not force and read_sealed(place)[1].get("about") != about:
-        raise InvalidValueError(f"{place} was learned from others: give another folder by --out, or --force")
+    place, about = store.folder / PREDICTOR, [data, column, name, list(classes), labelled.unit]
+    if place.exists() and not force:
+        with damaged(place, "replace it by --force, or give another folder by --out"):
+            known = read_sealed(place)[1]
+        if known.get("about") != about:
+            raise InvalidValueError(f"{place} was learned from others: give another folder by --out, or --force")
     jobs = [
         Job(
             RunSettings(
@@ -171,7 +175,7 @@ def learn_column(
                 model=model,
                 train_set="original",
                 seed=seed,
-                options={"column": column, "task": name},
+                options={"column": column, "task": name, "classes": classes, "unit": labelled.unit},
                 data=data,
                 code=code_of(model_class(model)),
                 version=VERSION,

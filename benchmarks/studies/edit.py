@@ -137,7 +137,8 @@ def plan(config: EditConfig, corpus: InrCorpus) -> list[Job]:
                 train_set="original",
                 seed=seed,
                 options={
-                    "task": config.task, "limit": config.limit, "shown": config.shown, "editor": asdict(config.editor),
+                    "task": config.task, "limit": config.limit and [config.limit, "drawn"],
+                    "shown": config.shown, "editor": asdict(config.editor),
                 },
                 loss="mse",
                 training=config.training.lasting(config.steps, len(corpus.train)),
@@ -200,7 +201,8 @@ def prepare(images: _Images, settings: RunSettings) -> Trial:
         unedited, target = images.rendered(corpus.test), images.target("test")
         shown = torch.linspace(0, len(target) - 1, min(options["shown"], len(target))).round().long()
         kept = {"unedited": unedited, "target": target, "edited": answers["original"], "moved": answers["moved"]}
-        extra = {"unedited": scores(unedited, target), "shown": shown.tolist()}
+        validated = scores(images.rendered(corpus.val), images.target("val"))
+        extra = {"unedited": scores(unedited, target), "unedited, val": validated, "shown": shown.tolist()}
         return extra, {name: t[shown] for name, t in kept.items()}
 
     return Trial(
@@ -249,7 +251,8 @@ def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
         **record,
     }
     curve = {"mean squared error on validation networks": lambda epoch: float(epoch["metrics"]["mse"])}
-    learning = draw_learning(runs, curve, (NO_EDIT, first.extra["unedited"]["mse"]))
+    validated = first.extra.get("unedited, val")  # runs of before have none
+    learning = draw_learning(runs, curve, (NO_EDIT, validated["mse"]) if validated else None)
     learning.axes[0].set_title(f"{first.settings.options['task']}, {first.settings.subject}", fontsize=10)
     return Report([edit_table(runs)], results, {"edits.png": draw_edits(runs, store), "learning.png": learning})
 
@@ -293,7 +296,7 @@ def draw_edits(runs: Sequence[Run], store: RunStore) -> Figure:
         columns[run.label][-1] = artifacts["moved"][0]
     target = columns["target"]
     rows, wide = len(target), len(columns)
-    figure, axes = panels(rows, wide, (1.15 * wide + 0.4, 1.38 * rows + 0.5), grid=False)
+    figure, axes = panels(rows, wide, (max(1.15 * wide + 0.4, 4.6), 1.38 * rows + 0.5), grid=False)
     for j, (label, images) in enumerate(columns.items()):
         axes[j].set_title(label.replace(" ", "\n", 1), fontsize=8)
         for i, ax in enumerate(axes[j::wide]):

@@ -22,10 +22,12 @@ accuracies (`Quantiles`), so that R2 means the same. Each of several heads (`Hea
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import get_args
 
 import numpy as np
 import torch
@@ -40,10 +42,11 @@ from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task, training_of
 from nfn_monomial.benchmarks.train.loop import Loss
-from nfn_monomial.benchmarks.train.recipes import PLAIN, Recipe, read_recipes
+from nfn_monomial.benchmarks.train.recipes import PLAIN, SHIPPED, Recipe, read_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.architectures import MixedActivation
 from nfn_monomial.tools.predictors.models import BALANCED, build_model, model_class, model_options
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Generalization
@@ -163,7 +166,13 @@ def recipes_of(config: PredictConfig) -> dict[str, Recipe]:
     `PLAIN` is one for all: ``config.training`` and ``config.loss``, whatever a model asks for, and no dropout.
     """
     if config.recipe != PLAIN:
-        return read_recipes(config.recipe) if config.recipe else {}
+        recipes = read_recipes(config.recipe) if config.recipe else {}
+        if config.recipe != SHIPPED and recipes and not set(recipes) & set(config.models):
+            raise InvalidValueError(
+                f"{config.recipe} has recipes for {', '.join(recipes)}, but for none of {', '.join(config.models)}: "
+                "choose some of its models, or tune these"
+            )
+        return recipes
     without = {"head_dropout": 0.0}
     return {
         model: Recipe(config.loss, {}, without if set(without) <= set(model_options(model)) else {})
@@ -183,6 +192,9 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
     asked = config.activations
     if missing := [one for one in asked if not any(one in some for some in activations.values())]:
         raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
+    called = {*get_args(MixedActivation), *corpora, *itertools.chain(*activations.values())}
+    if unknown := [pair for pair in config.left_out if pair.partition(":")[0] not in called]:
+        raise InvalidValueError(f"left_out has {', '.join(unknown)}: the data are called {', '.join(corpora)}")
     names = [name for name, some in activations.items() if not asked or some & {*asked}]
     recipes = recipes_of(config)
     asked_about = {name: _asked_about(corpora[name], config.test_networks) for name in names}

@@ -100,13 +100,14 @@ def predict_report(runs: Sequence[Run], per_scale: bool = False, answers: Kept =
     rows = summarise(runs)
     results = {"rows": [asdict(row) for row in rows], **record}
     sizes = {run.settings.options.get("train_networks") for run in runs}
+    heading = PER_SCALE if per_scale else ""
     no_curve = len(sizes) == 1 and None not in sizes  # but a point, at which models are compared
     if no_curve or len({run.settings.subject for run in runs}) >= ZOOS:
-        return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs, answers)})
+        return Report(zoo_tables(runs, answers), results, {"zoos.png": draw_zoos(runs, answers)}, heading)
     if None not in sizes:
         return Report(curve_tables(runs, answers), results, {"curves.png": draw_curves(runs)})
     tables = [*predict_tables(rows), *difference_tables(rows, answers)]
-    return Report(tables, results, {"figure1.png": draw_figure(rows)}, PER_SCALE if per_scale else "")
+    return Report(tables, results, {"figure1.png": draw_figure(rows)}, heading)
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:

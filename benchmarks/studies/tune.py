@@ -34,6 +34,7 @@ from typing import Any
 import optuna
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
@@ -527,6 +528,7 @@ def draw_search(tuned: Sequence[Tuned]) -> Figure:
         low = min(taus)
         ax.set_ylim(bottom=low - 0.2 * (max(taus) - low) - 0.005)  # recipes that were given up early may lie far below
         ax.set(xlabel="recipe", ylabel="tau in the search")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         ax.set_title(model_class(one.model).label, fontsize=10)
         ax.legend(fontsize=7, frameon=False)
     return figure

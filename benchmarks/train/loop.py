@@ -185,7 +185,7 @@ class _Training:
             on_epoch(epoch)
         while not history or (
             history[-1].number < config.epochs
-            and history[-1].number - state.best < (config.patience or config.epochs)
+            and (not history[-1].metrics or history[-1].number - state.best < (config.patience or config.epochs))
             and math.isfinite(history[-1].train_loss)
         ):
             self._train_and_validate()

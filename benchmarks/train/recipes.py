@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
 from nfn_monomial.checks import listed, shown
 from nfn_monomial.errors import InvalidValueError, MissingFileError, MonomialError
 from nfn_monomial.tools.files.atomic import write_json
+from nfn_monomial.tools.files.untrusted import read_json
 
 __all__ = ["OPTIONS", "PLAIN", "SHIPPED", "Recipe", "read_recipes", "write_recipes"]
 
@@ -78,7 +78,7 @@ def read_recipes(path: str | Path) -> dict[str, Recipe]:
             f"recipe {str(path)!r}: no such file; give one that `nfn-monomial tune` wrote, {SHIPPED!r} for the "
             f"library's, or {PLAIN!r} for one training for all models"
         )
-    content = read_json(file)
+    content = read_json(file, "make it again: `nfn-monomial tune` writes it whole")
     recipes = content.get("recipes") if isinstance(content, dict) else None
     if not isinstance(recipes, dict):
         raise InvalidValueError(f"{path} has no recipes: give a recipe.json that `nfn-monomial tune` wrote")

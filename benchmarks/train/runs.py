@@ -25,7 +25,7 @@ from torch import Tensor
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
 from nfn_monomial.tools.files.atomic import results_folder, write_atomically
-from nfn_monomial.tools.files.sealed import seal
+from nfn_monomial.tools.files.sealed import read_sealed, seal
 from nfn_monomial.tools.store import SUFFIX, Store, digest_of
 
 from .checkpoint import UnfinishedTraining
@@ -88,6 +88,12 @@ class RunSettings:
         for name in RUNTIME:
             del values["training"][name]
         return values
+
+    @property
+    def trained_on(self) -> str:
+        """The train set as tables name it, with the number of networks where a run has a part of them."""
+        number = self.options.get("train_networks")
+        return f"{number} {self.train_set}" if number else self.train_set
 
     @property
     def name(self) -> str:
@@ -181,8 +187,10 @@ class RunStore:
         piece = self._kept(settings).get(settings.name)
         if piece is None:
             return None
-        if not self.predictor_file(settings).exists():
-            log.warning("%s is missing: this run is done again", self.predictor_file(settings))
+        try:
+            read_sealed(self.predictor_file(settings))
+        except Exception as reason:  # damaged files make parsers raise errors of any kind
+            log.warning("%s cannot be used (%s): this run is done again", self.predictor_file(settings), reason)
             return None
         return Run.from_json(piece[0])
 

@@ -136,7 +136,7 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignor
 
     def load_or_run(number: int, job: Job) -> Run:
         settings, fabric = job.settings, fabrics[_hardware(job.settings.training)]
-        title = f"{settings.subject} {settings.model}, {settings.train_set}, seed {settings.seed}"
+        title = f"{settings.subject} {settings.model}, {settings.trained_on}, seed {settings.seed}"
         tell = on_progress if fabric.is_global_zero else _ignore
         run: Run | None = fabric.broadcast(store.load(settings) if fabric.is_global_zero else None)
         how = "kept"

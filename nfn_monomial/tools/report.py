@@ -188,7 +188,9 @@ class Report:
         return [folder / name for name in files]
 
     def show(self, console: Console) -> None:
-        """Prints the tables in a terminal; one that is too wide, in parts."""
+        """Prints the tables in a terminal, below the heading; one that is too wide, in parts."""
+        if self.heading:
+            console.print("", self.heading, sep="\n", highlight=False)
         for table in self.tables:
             for part in table.parts(console.width):
                 console.print("", part.rich(console.width), sep="\n")

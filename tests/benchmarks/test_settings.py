@@ -46,7 +46,15 @@ def test_later_ones_win_and_the_original_stays() -> None:
     config = Config()
     assert override(config, ["width=5", "training.epochs=2", "width=6"]) == Config(6, training=TrainConfig(epochs=2))
     assert config == Config()
+    assert override(config, []) is config
     assert override(PredictConfig(), ["seeds=1,2", "augment_scale=none"]).seeds == (1, 2)
+
+
+def test_settings_that_only_go_together_are_given_in_any_order() -> None:
+    both = ["train_networks=6,12", "train_sets=original"]
+    assert override(PredictConfig(), both) == override(PredictConfig(), both[::-1])
+    with pytest.raises(ValueError, match="choose train_sets=original"):
+        override(PredictConfig(), both[:1])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn_monomial.benchmarks.data.networks import SIDES, Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import ColumnTask
@@ -42,6 +42,7 @@ from nfn_monomial.tools.files.untrusted import FileError, damaged, parse_json
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.predictors.tasks import MOST_WEIGHTS
 from nfn_monomial.tools.results import Progress, silent
+from nfn_monomial.tools.store import OTHERS, digest_of
 
 from .base import CorpusError, require_folder
 from .result_tables import TableLine, columns_of, number_in, read_table, require_points, text_of
@@ -241,7 +242,7 @@ def read_labelled(
     counts = {side: len(index) for side, index in places.items()}
     source = {
         "path": str(folder), "targets": str(table), "column": column, "task": task, "split": split, **counts,
-        "architectures": len(known), "notes": rows.notes(),
+        "architectures": len(known), "notes": rows.notes(), "definition": _computed_by(known),
     }  # fmt: skip
     notes = [
         f"{len(rows.files)} networks of {name}, {how}",
@@ -485,6 +486,19 @@ def _info_of(definition: Definition, keys: Iterable[str]) -> NetworkInfo:
     return NetworkInfo(
         definition.space, definition.name, definition.template, definition.input_shape, tuple(others.items())
     )
+
+
+def _computed_by(networks: Iterable[NetworkInfo]) -> str:
+    """Returns a hash of what networks compute: their modules, the files of their own classes, and the inputs' shape."""
+    described = []
+    for info in networks:
+        with torch.random.fork_rng(devices=[]):
+            module = info.template() if info.template else nn.Module()
+        own = {type(part) for part in module.modules() if type(part).__module__.split(".")[0] not in OTHERS}
+        files = sorted({Path(kind.forward.__code__.co_filename) for kind in own})
+        texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+        described.append([repr(module), texts, info.input_shape])
+    return digest_of(described)[:16]
 
 
 def _require_small(definition: Definition, count: int) -> None:

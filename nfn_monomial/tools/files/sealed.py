@@ -27,6 +27,11 @@ def seal(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> bytes:
     ``stated`` is JSON that says what the tensors are.
     """
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    memory = [t.untyped_storage().data_ptr() for t in tensors.values()]
+    shared = {place for place in memory if memory.count(place) > 1}  # as of a layer that a model has twice
+    tensors = {
+        name: t.clone() if place in shared else t for (name, t), place in zip(tensors.items(), memory, strict=True)
+    }
     text = json.dumps(stated)
     entry = json.dumps({"sha256": _digest(tensors, text), "stated": text})
     return safetensors.torch.save(tensors, {SEAL: entry})  # one entry, because the order of several is not fixed

@@ -169,6 +169,7 @@ class Model(nn.Module):
 
 
 BALANCED, NORMAL = "balanced-", "normal-"
+INVARIANT_UNDER = ("group", "permutations", "nothing")
 T = TypeVar("T", bound=type[Any])
 
 
@@ -190,6 +191,13 @@ class Register(Generic[T]):
         def add(cls: T) -> T:
             if (taken := self.classes.get(name, cls)) is not cls:
                 raise InvalidValueError(f"another {self._kind} is registered as {name!r} already: {taken.__qualname__}")
+            for attribute, known in (("label", ()), ("invariant_under", INVARIANT_UNDER)):
+                value = getattr(cls, attribute, None)
+                if not isinstance(value, str) or not value or (known and value not in known):
+                    expected = " or ".join(map(repr, known)) or "a name"
+                    raise InvalidValueError(
+                        f"{cls.__qualname__}.{attribute} is {value!r}, but tables show it: expected {expected}"
+                    )
             if same := [other for other, one in self.classes.items() if one is not cls and one.label == cls.label]:
                 raise InvalidValueError(
                     f"the {self._kind}s {same[0]!r} and {name!r} are both called {cls.label!r} in tables, where they "

@@ -16,6 +16,7 @@ from nfn_monomial.benchmarks.make import config
 from nfn_monomial.benchmarks.make.config import MixedConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.settings.register import News
+from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes
 from nfn_monomial.tools.report import Report, Table
 
 QUICK = ("--seeds", 1, "--set", "training.epochs=1")
@@ -164,6 +165,11 @@ def test_what_makes_missing_data_is_named(
         ("--data {zoo} --set models=np", "--set models=np: use --models"),
         ("--data {zoo} --set activations=gelu", "no network has the activation 'gelu'"),
         ("--data {zoo} --precision 16", "precision is '16', but"),
+        ("--data {zoo} --models ,", "--models names none: leave it out"),
+        ("--data {zoo} --set left_out=rulu:statnn", "left_out has rulu:statnn: the data are called "),
+        ("--data {zoo} --set recipe={cut}", "{cut} is damaged"),
+        ("--data {zoo} --set recipe={other} --models np", "{other} has recipes for statnn, but for none of np"),
+        ("--data {zoo} --out {own}", "table.md is of no experiment, and would be replaced: choose another --out"),
         ("--data {zoo} --seeds 0", "Invalid value for '--seeds'"),
         ("--data {zoo} --device cuda:9", "device 'cuda:9' is not there"),
         ("--data {zoo} --data-option limits=10", "no option limits; it has limit"),
@@ -175,11 +181,17 @@ def test_errors_are_one_line_and_leave_nothing_behind(
     arguments: str, message: str, zoo: Path, inrs: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "cut.json").write_text('{"recipes": {', encoding="utf-8")
+    write_recipes(tmp_path / "other.json", {"statnn": Recipe("bce", {})})
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "table.md").write_text("mine", encoding="utf-8")
     places = {"zoo": zoo, "inrs": inrs, "missing": tmp_path / "nothing", "file": tmp_path / "file"}
+    places |= {"cut": tmp_path / "cut.json", "other": tmp_path / "other.json", "own": tmp_path / "own"}
     out = () if "--out" in arguments else ("--out", tmp_path / "out")
     text = said("predict-generalization", *arguments.format(**places).split(), *out, code=2)
     assert message.format(**places) in text
     assert not (tmp_path / "out").exists()
+    assert (tmp_path / "own" / "table.md").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize(

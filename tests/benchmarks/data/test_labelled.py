@@ -16,6 +16,7 @@ from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.labelled import LabelledCheckpoints, Request
 from nfn_monomial.benchmarks.data.formats.result_tables import number_in
 from nfn_monomial.benchmarks.data.formats.sides import sides_by, sides_drawn, together
+from nfn_monomial.benchmarks.data.networks import fingerprint
 from nfn_monomial.tools.definitions.define import Definition, define
 from nfn_monomial.tools.predictors.matching import Candidate, match
 
@@ -347,3 +348,19 @@ def test_validation_is_drawn_where_a_column_has_none() -> None:
     sides, said = sides_by("s", lines, range(30), list(range(30)), 0)
     assert [sides.count(side) for side in ("train", "val", "test")] == [18, 3, 9]
     assert said == "by the column s, val drawn from train with seed 0"
+
+
+def test_what_networks_compute_is_in_their_fingerprint(
+    flat: tuple[Path, dict[str, Sequence[Any]]], definition: Definition
+) -> None:
+    """Weights are the same for all of these: runs of one are none of another."""
+    folder, columns = flat
+    request = Request(folder, csv(folder / "t.csv", columns), "loss")
+
+    def other() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+
+    definitions = [definition, replace(definition, template=other), replace(definition, input_shape=(5, 3))]
+    prints = [fingerprint(read(request, one).corpus) for one in definitions]
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(read(request, replace(definition)).corpus) == prints[0]

@@ -213,6 +213,18 @@ def test_another_configuration_is_refused_or_overwrites(sets: dict[str, Path], t
         FORMATS[detect(tmp_path)].load(tmp_path)
 
 
+def test_what_is_finished_stays_whoever_would_overwrite(sets: dict[str, Path], tmp_path: Path) -> None:
+    """Of the same configuration: a command with --overwrite that was cut off goes on, too."""
+    copied(sets["cnn"], tmp_path)
+    first, *_ = sorted(tmp_path.glob("shard-*"))
+    before = shards(tmp_path)
+    assert make_zoo(tmp_path, CNN, overwrite=True).made == 0
+    first.unlink()
+    made = make_zoo(tmp_path, CNN, overwrite=True)
+    assert 0 < made.made < made.networks
+    assert shards(tmp_path) == before
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_is_not_ours_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
     (tmp_path / "shard-00000.safetensors").write_text("a download of five gigabytes", encoding="utf-8")

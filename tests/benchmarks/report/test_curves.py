@@ -99,6 +99,8 @@ def test_networks_that_the_paper_has_not_are_drawn_without_its_numbers() -> None
     assert curve_tables(mixed, {})[0].title.startswith("mixed, original")
     axes = draw_curves(mixed).axes
     assert [line for ax in axes for line in ax.lines if line.get_marker() == "*"] == []
+    named = [[text.get_text() for text in draw_curves(some).legends[0].get_texts()] for some in (mixed, relu_runs)]
+    assert ["the paper, its zoo" in names for names in named] == [False, True]
 
 
 def test_figure_says_how_many_seeds_its_points_have() -> None:

@@ -400,9 +400,19 @@ def test_one_number_of_training_networks_is_no_curve() -> None:
     report = predict_report(one, answers=answers())
     assert list(report.figures) == ["zoos.png"]
     near, ahead, *_ = report.tables
-    assert near.header == ("model", "sees", "invariant", "relu-a", "mean", "mean, moved", "rank", "seeds")
-    ((label, on_zoo, mean),) = ahead.cells
-    assert (label, on_zoo) == ("Grams", mean)
+    assert near.header == ("model", "sees", "invariant", "relu-a", "seeds"), "a mean of one zoo is its number"
+    assert near.title == "Kendall's tau: 500 training networks, test networks as they are"
+    assert "rank" not in near.notes[0]
+    ((label, on_zoo),) = ahead.cells
+    assert label == "Grams"
+    assert "(" in on_zoo
+    assert "95 % interval" in ahead.notes[0]
+    first = [run for run in one if run.settings.seed == 0]
+    kept = {cell: outcomes.of((0,)) for cell, outcomes in answers().items()}
+    near, ahead, *_ = predict_report(first, answers=kept).tables
+    assert "(" not in ahead.cells[0][1]
+    assert "interval" not in near.notes[0]
+    assert ahead.notes[0].startswith("Difference of tau, of one seed, which has no interval.")
     more = [replace(run, settings=replace(run.settings, options={"train_networks": 5000})) for run in one]
     assert list(predict_report([*one, *more]).figures) == ["curves.png"]
 
@@ -424,6 +434,13 @@ def test_models_without_answers_on_networks_as_they_are_are_no_line_there() -> N
     none = [replace(run, tests=run.tests[1:]) for run in runs()]
     assert all(table.title.endswith("moved") or "Claims" in table.title for table in zoo_tables(none, answers()))
     draw_zoos(none, answers())
+
+
+def test_both_panels_have_their_lines_at_the_same_heights() -> None:
+    without = {cell: outcomes for cell, outcomes in answers().items() if cell[2] == "tau original"}  # so bands on one
+    near, far = draw_zoos(runs(), without).axes
+    assert near.get_ylim() == far.get_ylim()
+    assert list(near.get_yticks()) == list(far.get_yticks()) or not list(far.get_yticks())
 
 
 def test_trainings_that_went_wrong_are_named() -> None:

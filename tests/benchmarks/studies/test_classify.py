@@ -21,6 +21,7 @@ from nfn_monomial.benchmarks.studies.classify import (
     plan,
     scores,
     sizes_of,
+    subset,
 )
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import test, train
@@ -180,3 +181,16 @@ def test_scores() -> None:
 def test_confusion_counts_by_true_and_predicted_class() -> None:
     logits = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0], [torch.nan, 0, 1]])
     assert confusion(logits, torch.tensor([0, 0, 1, 2])).tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 1]]
+
+
+def test_a_limit_draws_networks_of_all_classes() -> None:
+    """Corpora may be sorted by class; and all models get the same networks."""
+    count = 200
+    labels = torch.arange(count) // 20
+    part = InrPart({"weight": torch.arange(count).float()}, labels, torch.arange(count))
+    some = subset(part, None, 60)
+    assert len(some) == 60
+    assert set(some.labels.tolist()) == set(range(10))
+    assert torch.equal(some.tensors["weight"], subset(part, 1, 60).tensors["weight"])
+    assert torch.equal(some.tensors["weight"].long() // 20, some.labels)
+    assert len(subset(part, None, count)) == count

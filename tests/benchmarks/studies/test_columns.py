@@ -89,6 +89,8 @@ def test_predictions_are_in_the_units_of_the_column(home: Path) -> None:
 def test_one_that_runs_networks_takes_their_code(home: Path) -> None:
     results = json.loads((home / "classes" / "results.json").read_text())
     assert (results["task"], len(results["rows"])) == ("classification", 3)
+    options = [settings["options"] for settings in results["settings"]]
+    assert {tuple(some["classes"]) for some in options} == {("adam", "rmsprop", "sgd")}, "others are other runs"
     path = home / "classes" / "predictors" / "probes-stats"
     (path,) = path.parent.glob("Net-probes-stats-*")
     checkpoint, net = home / "runs" / "run-3" / "epoch-8.ckpt", f"{home / 'net.py'}:Net"

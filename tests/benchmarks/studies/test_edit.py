@@ -123,6 +123,18 @@ def test_report(done: tuple[list[Run], RunStore]) -> None:
     assert f"{runs[0].extra['unedited']['mse']:.4f}" == table.cells[0][3]
 
 
+def test_the_level_without_an_edit_is_of_the_networks_of_the_curves(done: tuple[list[Run], RunStore]) -> None:
+    data, (runs, store) = corpus(), done
+    images = data.siren.render(data.val.tensors)
+    unedited = float((images - dilate(images.clamp(0, 1))).square().mean())
+    (ax,) = edit_report(runs, store).figures["learning.png"].axes
+    (level,) = (line for line in ax.lines if line.get_label() == "no edit")
+    assert level.get_ydata()[0] == pytest.approx(unedited, rel=1e-5)
+    before = [replace(run, extra={"unedited": run.extra["unedited"]}) for run in runs]
+    (ax,) = edit_report(before, store).figures["learning.png"].axes
+    assert "no edit" not in [line.get_label() for line in ax.lines], "of runs that did not keep it"
+
+
 def test_a_task_that_changes_nothing_is_refused(tmp_path: Path) -> None:
     black = replace(corpus(), pixels=torch.zeros(48, 1, 6, 7))
     with pytest.raises(ValueError, match="dilate leaves the images of tiny as they are"):

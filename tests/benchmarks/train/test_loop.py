@@ -143,7 +143,11 @@ def test_validates_every_so_many_epochs_and_at_the_end() -> None:
     assert [epoch.train_loss for epoch in result.history] == [epoch.train_loss for epoch in every.history]
     assert result.history[3].metrics == every.history[3].metrics
     patient = run(linear(), replace(CONFIG, epochs=50, validate_every=2, patience=3), metrics=lambda *_: {"score": 0.0})
-    assert (patient.best.number, len(patient.history)) == (2, 5)
+    assert (patient.best.number, len(patient.history)) == (2, 6), "no epoch is trained that nothing is seen of"
+    for every, patience in ((2, 1), (5, 3)):
+        early = replace(CONFIG, epochs=50, validate_every=every, patience=patience)
+        result = run(linear(), early, metrics=lambda *_: {"score": 0.0})
+        assert (result.best.number, len(result.history)) == (every, 2 * every)
 
 
 @pytest.mark.parametrize("epochs", [0.1, 0.5, 3.0])

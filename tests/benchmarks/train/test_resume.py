@@ -157,3 +157,17 @@ def test_the_same_experiment_twice_is_bit_identical(tmp_path: Path) -> None:
     other = Job(replace(jobs[-1].settings, seed=1), jobs[-1].prepare)
     (run,) = sweep([other], stores[0])
     assert run.val != sweep(jobs[-1:], stores[0])[0].val, "another seed, another result"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", None])
+def test_a_run_whose_model_is_damaged_is_done_again(content: bytes | None, tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    job = Job(settings_of("dropout"), trial)
+    sweep([job], store)
+    place = store.predictor_file(job.settings)
+    whole = place.read_bytes()
+    place.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    assert store.load(job.settings) is None
+    sweep([job], store)
+    assert store.load(job.settings) is not None
+    assert load_file(place).keys() == trial(job.settings).model.state_dict().keys()

@@ -35,6 +35,27 @@ def test_a_subclass_needs_a_label_of_its_own(models: Register[type[First]]) -> N
     assert [models[name] for name in models] == [First, Own]
 
 
+class Nameless:
+    invariant_under = "group"
+
+
+class Misspelt(First):
+    label, invariant_under = "other", "permutation"
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Nameless, "Nameless.label is None, but tables show it: expected a name"),
+        (Misspelt, "Misspelt.invariant_under is 'permutation'.* expected 'group' or 'permutations' or 'nothing'"),
+    ],
+)
+def test_what_tables_show_is_there(cls: type[First], message: str, models: Register[type[First]]) -> None:
+    with pytest.raises(ValueError, match=message):
+        models("new")(cls)
+    assert list(models) == ["hnp"]
+
+
 def test_a_name_is_of_one_class(models: Register[type[First]]) -> None:
     assert models("hnp")(First) is First
     with pytest.raises(ValueError, match="another model is registered as 'hnp' already: First"):
