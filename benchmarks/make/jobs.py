@@ -153,8 +153,8 @@ def claim(folder: Path, described: Mapping[str, Any], overwrite: bool) -> dict[s
         return description
     if not overwrite:
         raise InvalidValueError(
-            f"{folder} holds networks of another configuration: {'; '.join(differing)}; pass overwrite=True "
-            "(--overwrite) to make them again, or choose another folder"
+            f"{folder} holds networks of another configuration: {'; '.join(differing)}; make them again by "
+            "overwrite=True (zoo make --overwrite, inr make --overwrite), or choose another folder"
         )
     for path in (*shards, folder / ZOO_FILE):  # the file last: data without it would be nobody's
         path.unlink()

@@ -16,6 +16,7 @@ from typing import Any, cast
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.settings import assignment, read_value
+from nfn_monomial.checks import shown
 
 from .base import FORMATS, CorpusError, Kind, require_folder
 
@@ -117,6 +118,8 @@ def _load(path: str | Path, name: str, assignments: Sequence[str], options: Mapp
     values = {**options, **{option: read_value(text, kinds[option], option) for option, text in texts.items()}}
     if (limit := values.get("limit")) is not None and limit < 1:
         raise CorpusError(f"limit is {limit}, but at least 1 training network is needed")
+    if (seed := values.get("seed")) is not None and not 0 <= seed < 2**31:
+        raise CorpusError(f"seed is {shown(seed)}, but should be a whole number from 0 to {2**31 - 1}")
     if CALLBACK not in inspect.signature(load).parameters:  # formats that read at once have none
         values.pop(CALLBACK, None)
     return load(path, **values)

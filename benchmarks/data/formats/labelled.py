@@ -163,6 +163,8 @@ def read_labelled(
     """
     folder, table, column, key = require_folder(request.folder), request.targets, request.column, request.key
     rows = _Rows(table, read_table(table, FORM), request.complete)
+    if not rows.lines:
+        raise CorpusError(f"{table} has no lines: a line for each checkpoint is expected, below the names of columns")
     columns = columns_of(rows.lines)
     for name in (column, *(name for name in (request.split, request.arguments) if name), *request.group):
         _require(name, columns, table)

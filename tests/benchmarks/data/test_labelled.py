@@ -364,3 +364,12 @@ def test_what_networks_compute_is_in_their_fingerprint(
     prints = [fingerprint(read(request, one).corpus) for one in definitions]
     assert len(set(prints)) == len(prints)
     assert fingerprint(read(request, replace(definition)).corpus) == prints[0]
+
+
+@pytest.mark.parametrize("text", ["name,loss\n", ""])
+def test_a_table_without_lines_is_said_to_have_none(
+    text: str, flat: tuple[Path, dict[str, Sequence[Any]]], definition: Definition
+) -> None:
+    (flat[0] / "t.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"t\.csv .*has no lines: a line for each checkpoint"):
+        read(Request(flat[0], flat[0] / "t.csv", "loss"), definition)
