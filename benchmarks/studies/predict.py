@@ -195,6 +195,8 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
     called = {*get_args(MixedActivation), *corpora, *itertools.chain(*activations.values())}
     if unknown := [pair for pair in config.left_out if pair.partition(":")[0] not in called]:
         raise InvalidValueError(f"left_out has {', '.join(unknown)}: the data are called {', '.join(corpora)}")
+    if unknown := [one for one in config.augmented_activations or () if one not in called]:
+        raise InvalidValueError(f"augmented_activations has {', '.join(unknown)}: the data have {', '.join(corpora)}")
     names = [name for name, some in activations.items() if not asked or some & {*asked}]
     recipes = recipes_of(config)
     asked_about = {name: _asked_about(corpora[name], config.test_networks) for name in names}

@@ -82,6 +82,8 @@ def number_in(cell: Any) -> tuple[float | None, str]:
         raise ValueError
     unit = "%" if text.endswith("%") else ""
     digits = text.removesuffix("%").strip()
+    if "_" in digits:  # which Python reads as nothing, and a name such as 0_1 is no number
+        raise ValueError
     value = float(digits.replace(",", ".") if re.fullmatch(r"[+-]?\d+,\d+", digits) else digits)
     return (value if abs(value) < LARGEST else None), unit
 

@@ -167,6 +167,7 @@ def test_what_makes_missing_data_is_named(
         ("--data {zoo} --precision 16", "precision is '16', but"),
         ("--data {zoo} --models ,", "--models names none: leave it out"),
         ("--data {zoo} --set left_out=rulu:statnn", "left_out has rulu:statnn: the data are called "),
+        ("--data {zoo} --set augmented_activations=rellu", "augmented_activations has rellu: the data have "),
         ("--data {zoo} --set recipe={cut}", "{cut} is damaged"),
         ("--data {zoo} --set recipe={other} --models np", "{other} has recipes for statnn, but for none of np"),
         ("--data {zoo} --out {own}", "table.md is of no experiment, and would be replaced: choose another --out"),

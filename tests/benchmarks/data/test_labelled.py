@@ -160,7 +160,7 @@ def test_numbers(cell: Any, value: float | None, unit: str) -> None:
     assert number_in(cell) == (value, unit)
 
 
-@pytest.mark.parametrize("cell", ["sgd", "1,000.5", True, "0x10"])
+@pytest.mark.parametrize("cell", ["sgd", "1,000.5", True, "0x10", "0_1"])
 def test_what_is_no_number(cell: Any) -> None:
     with pytest.raises(ValueError):
         number_in(cell)
