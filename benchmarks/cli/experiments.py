@@ -134,12 +134,15 @@ def _do(
             tell(news)
 
         results = study.run(data, config, store, begun)
-    write_down()
+    if is_main_process():  # all may have been kept
+        write_down()
     if not is_main_process():  # the others end before tables and figures are written
         raise typer.Exit
     report = study.tables(results, config, store)
     report = report if make else beside_paper(report, experiment.key, study.kept(results, store))
     paths = report.write(out)
+    if report.heading:
+        console.print("", report.heading, sep="\n", highlight=False, markup=False)
     report.show(console)
     console.print("", *map(str, paths), sep="\n", highlight=False)
 
@@ -178,7 +181,7 @@ def _load(
         console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
         notes = getattr(corpus, "source", {}).get("notes") or ()
         for note in (notes,) if isinstance(notes, str) else notes:
-            console.print(f"{name}: {note}", highlight=False)
+            console.print(f"{name}: {note}", highlight=False, markup=False)
     if experiment.inrs:
         return next(iter(corpora.values())), source
     return corpora or None, source

@@ -164,7 +164,8 @@ def _reported(folder: Path, quality: Mapping[str, float]) -> bool:
     """Whether the report is there, and of these networks: a call that was cut off leaves that of others."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         stated = json.loads((folder / "results.json").read_bytes())
-        return (folder / "table.md").exists() and bool(stated["psnr"] == quality)
+        there = all((folder / name).exists() for name in ("table.md", "reconstructions.png"))
+        return there and bool(stated["psnr"] == quality)
     return False
 
 

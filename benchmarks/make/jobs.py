@@ -96,12 +96,13 @@ def make_set(
     count = sum(map(len, shards))
     stated_first = {**described, "config": asdict(config), "networks": count, "shards": len(shards)}
     wanted: dict[str, Any] = json.loads(json.dumps(stated_first))  # tuples become lists, as in the file
-    if not overwrite and (there := stated(out).get("config")):
-        default = json.loads(json.dumps(asdict(type(config)())))  # the setting of an older set, which does not state it
-        for name in LATER:
-            if name not in there and wanted["config"].get(name) == default.get(name):
-                wanted["config"].pop(name, None)
-    description = claim(out, wanted, overwrite)
+    older = {**wanted, "config": dict(wanted["config"])}  # as a set states it from before some settings were there
+    there, default = stated(out).get("config"), json.loads(json.dumps(asdict(type(config)())))
+    for name in LATER:
+        if there is not None and name not in there and older["config"].get(name) == default.get(name):
+            older["config"].pop(name, None)
+    description = claim(out, older, overwrite)
+    wanted = older if description else wanted
     if not description:
         write_json(out / ZOO_FILE, wanted)
 

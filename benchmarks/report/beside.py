@@ -292,7 +292,7 @@ def judge(
     said = verdict(interval, relation, EQUAL_TAU if shares else EQUAL_ERROR * size)
     tested = sum(first.answers.shape[1] for first, _ in pairs)
     enough = (LEAST_TESTED if pairs[0][0].true is None else LEAST_RANKED) if shares else 0
-    if tested < enough and said == "holds" and verdict(interval, ">", 0) != "holds":
+    if tested < enough and said == "holds" and (relation == "=" or verdict(interval, ">", 0) != "holds"):
         return "cannot be told", f"{difference}, {tested} test networks"
     return said, difference
 

@@ -28,7 +28,8 @@ ORIGINAL, PLACES = "original", ("as they are", "moved")
 MOVED_MEAN = "mean, moved"
 # Published models and the paper's own, balanced or not. All others, also a user's, are compared with the best of these.
 BASELINES = {
-    "statnn", "mlp", "np", "hnp", "nft", "gnn", "gnn-paper", "gnn-hnp", "monomial", "monomial-hnp", "monomial-gnn",
+    "statnn", "statnn-set", "mlp", "np", "hnp", "nft", "gnn", "gnn-paper", "gnn-hnp",
+    "monomial", "monomial-hnp", "monomial-gnn",
 }  # fmt: skip
 NOTHING = "-"
 SHARED = "Intervals are wider by the training networks that seeds share, if each draws its own"
@@ -69,7 +70,8 @@ def zoo_tables(runs: Sequence[Run], kept: Kept) -> list[Table]:
     numbers = dict.fromkeys(run.settings.options.get("train_networks") for run in runs)
     zoos = list(dict.fromkeys(run.settings.subject for run in runs))
     claims = [line for number in numbers for line in _claims(number, zoos, kept)]
-    return [*tables, claims_table(claims, f"means over zoos. {SHARED}")] if claims else tables
+    numbers_of = "means over zoos" if len(zoos) > 1 else "of the seeds that both have"
+    return [*tables, claims_table(claims, f"{numbers_of}. {SHARED}")] if claims else tables
 
 
 def _by_number(runs: Sequence[Run]) -> dict[str, Taus]:
@@ -215,7 +217,7 @@ def _compared(title: str, lines: Mapping[str, Sequence[Interval]], zoos: Sequenc
             for label, some in lines.items()
         ),
         text_columns=1,
-        notes=(DIFFERENCES if any(some[0].low is not None for some in lines.values()) else ONE_SEED,),
+        notes=(DIFFERENCES if any(one.low is not None for some in lines.values() for one in some) else ONE_SEED,),
     )
 
 
@@ -290,7 +292,7 @@ def draw_zoos(runs: Sequence[Run], kept: Kept) -> Figure:
     figure.legend(handles=dots, fontsize=8, frameon=False, ncols=6, loc="outside upper center")
     most = max(len(taus) for taus in _by_number(runs).values())
     some = f" {HEADLINE} of {most} models, the best of each kind and the paper's." * (most > HEADLINE)
-    words = "Bold: invariant to the whole group. Dots: zoos; lines: means over them"
+    words = "Bold: invariant to the whole group. Dots: zoos" + "; lines: means over them" * (len(every) > 1)
     figure.supxlabel(f"{words}{', bands: their 95 % intervals' * bands}.{some}", fontsize=8.5)
     return figure
 

@@ -52,7 +52,7 @@ class TrainConfig(Settings):
         average_epochs: the validated and stored model has the exponential moving average of the parameters over about
             so many epochs; 0 for the parameters themselves.
         clip_norm: largest norm of the gradient; none does not clip.
-        patience: stop after so many epochs without a better one; none trains all.
+        patience: stop after so many epochs without a better one, when one was validated; none trains all.
         validate_every: so many epochs are between two validations; the last epoch has one in any case.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         precision: with ``bf16-mixed``, models compute matrix products in bfloat16; their parameters and the data stay

@@ -188,9 +188,7 @@ class Report:
         return [folder / name for name in files]
 
     def show(self, console: Console) -> None:
-        """Prints the tables in a terminal, below the heading; one that is too wide, in parts."""
-        if self.heading:
-            console.print("", self.heading, sep="\n", highlight=False)
+        """Prints the tables in a terminal; one that is too wide, in parts."""
         for table in self.tables:
             for part in table.parts(console.width):
                 console.print("", part.rich(console.width), sep="\n")

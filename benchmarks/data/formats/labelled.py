@@ -42,7 +42,7 @@ from nfn_monomial.tools.files.untrusted import FileError, damaged, parse_json
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.predictors.tasks import MOST_WEIGHTS
 from nfn_monomial.tools.results import Progress, silent
-from nfn_monomial.tools.store import OTHERS, digest_of
+from nfn_monomial.tools.store import OTHERS, code_of, digest_of
 
 from .base import CorpusError, require_folder
 from .result_tables import TableLine, columns_of, number_in, read_table, require_points, text_of
@@ -496,10 +496,10 @@ def _computed_by(networks: Iterable[NetworkInfo]) -> str:
     for info in networks:
         with torch.random.fork_rng(devices=[]):
             module = info.template() if info.template else nn.Module()
-        own = {type(part) for part in module.modules() if type(part).__module__.split(".")[0] not in OTHERS}
-        files = sorted({Path(kind.forward.__code__.co_filename) for kind in own})
-        texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
-        described.append([repr(module), texts, info.input_shape])
+        kinds = {type(part) for part in module.modules() if type(part).__module__.split(".")[0] not in OTHERS}
+        own = sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__))
+        shown = re.sub(r" at 0x\w+", "", repr(module))  # objects in it are elsewhere in every process
+        described.append([shown, getattr(module, "code", ""), code_of(*own), info.input_shape])
     return digest_of(described)[:16]
 
 

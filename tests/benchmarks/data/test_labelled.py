@@ -1,6 +1,8 @@
 """A folder of checkpoints and a table: which line means which file, what is asked, and who is on which side."""
 
+import importlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.formats import labelled
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.labelled import LabelledCheckpoints, Request
@@ -19,6 +22,7 @@ from nfn_monomial.benchmarks.data.formats.sides import sides_by, sides_drawn, to
 from nfn_monomial.benchmarks.data.networks import fingerprint
 from nfn_monomial.tools.definitions.define import Definition, define
 from nfn_monomial.tools.predictors.matching import Candidate, match
+from nfn_monomial.tools.predictors.models import NetworkInfo
 
 RUNS, EPOCHS = 10, 3
 
@@ -364,6 +368,31 @@ def test_what_networks_compute_is_in_their_fingerprint(
     prints = [fingerprint(read(request, one).corpus) for one in definitions]
     assert len(set(prints)) == len(prints)
     assert fingerprint(read(request, replace(definition)).corpus) == prints[0]
+
+
+@pytest.mark.parametrize("forward", ["return {} * x", "f = {}; return self.times(f, x)", ""])
+def test_a_class_whose_file_changes_computes_something_else(
+    forward: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if torch wraps its forward, or it has none; where it is in memory is nothing that it computes."""
+    prints = []
+    for times in ("2", "2", "3"):
+        body = f"    @torch.no_grad()\n    def forward(self, x):\n        {forward.format(times)}\n" * bool(forward)
+        text = f"import torch\nTIMES = {times}\nclass Net(torch.nn.Sequential):\n{body}"
+        (tmp_path / "own_net.py").write_text(
+            text + "    def extra_repr(self): return str(object())\n", encoding="utf-8"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        sys.modules.pop("own_net", None)
+        net = importlib.import_module("own_net").Net
+        prints.append(labelled._computed_by([NetworkInfo(WeightSpace.mlp([2, 3, 1], "relu"), "relu", net, (2,))]))
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_functions_in_place_of_methods_are_no_obstacle() -> None:
+    net = type("Net", (nn.Module,), {"forward": staticmethod(torch.relu)})
+    info = NetworkInfo(WeightSpace.mlp([2, 3, 1], "relu"), "relu", net, (2,))
+    assert labelled._computed_by([info]) == labelled._computed_by([info])
 
 
 @pytest.mark.parametrize("text", ["name,loss\n", ""])

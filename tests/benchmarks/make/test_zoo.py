@@ -288,6 +288,8 @@ def test_a_zoo_from_before_a_setting_was_there_is_that_of_its_default(
     assert make_zoo(tmp_path, config).made == 0
     with pytest.raises(ValueError, match=r"channels is None there, \[3, 4, 5\] asked for"):
         make_zoo(tmp_path, replace(config, channels=(3, 4, 5)))
+    assert make_zoo(tmp_path, config, overwrite=True).made == 0
+    config = replace(config, networks=3)
     make_zoo(tmp_path, config, overwrite=True)
     assert stated(tmp_path)["config"] == json.loads(json.dumps(asdict(config))), "a new set states all of its settings"
 

@@ -135,7 +135,7 @@ def test_models_that_run_networks_are_compared_with_the_best_that_sees_weights_a
     assert intervals[-1] == expected.show()
 
 
-@pytest.mark.parametrize("name", ["monomial-conv", "statnn-set", "a-model-of-somebody"])
+@pytest.mark.parametrize("name", ["monomial-conv", "stats-set", "a-model-of-somebody"])
 def test_what_is_not_published_is_no_baseline_but_compared(name: str) -> None:
     own = [
         replace(run, settings=replace(run.settings, model=name)) if run.settings.model == "statnn" else run
