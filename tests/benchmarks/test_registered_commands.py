@@ -33,7 +33,7 @@ def configuration(command: str) -> Any:
     options = dict(pairs)
     numbers = {key: int(options[f"--{key}"]) for key in ("seeds", "seed") if f"--{key}" in options}
     assignments = [value for key, value in pairs if key == "--set"]
-    preset, models = options.get("--preset", "small"), options.get("--models", "")
+    preset, models = options.get("--preset", "small"), options.get("--models")
     return configured(
         EXPERIMENTS[name].presets, preset, assignments, models=models, device=options.get("--device"), **numbers
     )
