@@ -437,10 +437,11 @@ def test_models_without_answers_on_networks_as_they_are_are_no_line_there() -> N
 
 
 def test_both_panels_have_their_lines_at_the_same_heights() -> None:
-    without = {cell: outcomes for cell, outcomes in answers().items() if cell[2] == "tau original"}  # so bands on one
-    near, far = draw_zoos(runs(), without).axes
+    """Names stand beside the first alone, which may have fewer lines: here that of the lowest is on the other panel."""
+    some = [replace(run, tests=run.tests[1:]) if run.settings.model == "hnp" else run for run in runs()]
+    near, far = draw_zoos(some, answers()).axes
     assert near.get_ylim() == far.get_ylim()
-    assert list(near.get_yticks()) == list(far.get_yticks()) or not list(far.get_yticks())
+    assert len(far.lines) == len(near.lines) + len(ZOOS)
 
 
 def test_trainings_that_went_wrong_are_named() -> None:
