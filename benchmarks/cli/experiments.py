@@ -142,7 +142,7 @@ def _do(
     report = report if make else beside_paper(report, experiment.key, study.kept(results, store))
     paths = report.write(out)
     if report.heading:
-        console.print("", report.heading, sep="\n", highlight=False, markup=False)
+        console.print("", report.heading, sep="\n", highlight=False)
     report.show(console)
     console.print("", *map(str, paths), sep="\n", highlight=False)
 
@@ -179,9 +179,8 @@ def _load(
         sides = (corpus.train, corpus.val, corpus.test)
         train, val, test = (len(side) if experiment.inrs else sum(map(len, side)) for side in sides)
         console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
-        notes = getattr(corpus, "source", {}).get("notes") or ()
-        for note in (notes,) if isinstance(notes, str) else notes:
-            console.print(f"{name}: {note}", highlight=False, markup=False)
+        for note in () if experiment.inrs else corpus.source.get("notes", ()):
+            console.print(f"{name}: {note}", highlight=False)
     if experiment.inrs:
         return next(iter(corpora.values())), source
     return corpora or None, source

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from invoking import said
 from matplotlib.figure import Figure
+from small_zoo import corpus
 
+from nfn_monomial.benchmarks.cli import experiments
+from nfn_monomial.benchmarks.data.formats import detection
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.make import config
 from nfn_monomial.benchmarks.make.config import MixedConfig
@@ -209,3 +212,13 @@ def test_models_that_an_experiment_has_not_are_found_out_before_data_are_read(as
     said_of = ("'nothing'", "nothing: not of the ablation", "is a model for the task 'inr'", "add hnp")
     assert any(words in text for words in said_of)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_data_say_of_themselves_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As that test networks are copies of training networks, which makes results too good."""
+    zoo = replace(corpus("relu"), source={"notes": ["2 networks are a copy, as [/old]/a.pt"]})
+    monkeypatch.setattr(detection, "load_generalization", lambda *_, **__: {"relu": zoo})
+    experiments._load(EXPERIMENTS["predict-generalization"], [tmp_path], (), None)
+    assert "relu: 2 networks are a copy, as [/old]/a.pt" in " ".join(capsys.readouterr().out.split())
