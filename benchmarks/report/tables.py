@@ -25,6 +25,7 @@ __all__ = [
     "count",
     "headline",
     "model_table",
+    "moved_with",
     "over",
     "over_seeds",
     "record_of",
@@ -244,3 +245,10 @@ def short(name: str, scale: float | None) -> str:
         return name
     exponent = math.log10(scale)
     return f"1e{round(exponent)}" if abs(exponent - round(exponent)) < 1e-9 else f"{scale:g}"
+
+
+def moved_with(scales: Iterable[float | None], how: str) -> str:
+    """A note on the columns of moved test networks, by their names in `short`; ``how``: where scales lie, of ``{}``."""
+    columns = [short("", scale) for scale in scales if scale]
+    which, most = ("1eK", "1eK") if all(name.startswith("1e") for name in columns) else (", ".join(columns), "that")
+    return f"{which}: test networks {how.format(f'[1, {most}]')}."

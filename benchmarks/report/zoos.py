@@ -141,8 +141,8 @@ def _table(trained: str, words: str, place: int, taus: Taus, kept: Kept, runs: S
         text_columns=3,
         bold=frozenset(bold),
         notes=(
-            f"{over_seeds(runs).capitalize()}.{ranked} moved: by random group elements, scales up to "
-            f"{_largest(runs)}. Bold: invariant to the whole group.",
+            f"{over_seeds(runs).capitalize()}.{ranked} moved: by random group elements{_scales_up_to(runs)}. Bold: "
+            "invariant to the whole group.",
             *went_wrong([run for by_zoo in taus.values() for group in by_zoo.values() for run in group]),
         ),
     )
@@ -164,9 +164,9 @@ def _answers(taus: Taus, place: int, kept: Kept, model: str, zoo: str) -> Outcom
     return kept.get((zoo, (run.label, run.settings.trained_on), f"tau {short(test.name, test.scale)}"))
 
 
-def _largest(runs: Sequence[Run]) -> str:
+def _scales_up_to(runs: Sequence[Run]) -> str:
     scales = [test.scale for run in runs for test in run.tests if test.scale is not None]
-    return short("", max(scales)) if scales else "1"
+    return f", scales up to {short('', max(scales))}" if scales else ""
 
 
 def _comparisons(taus: Taus) -> list[tuple[str, list[str], list[str]]]:

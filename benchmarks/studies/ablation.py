@@ -22,6 +22,7 @@ from nfn_monomial.benchmarks.report.tables import (
     Estimate,
     by_model,
     cost_cells,
+    moved_with,
     over,
     record_of,
     short,
@@ -79,10 +80,11 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
             ]
             cells.append((group[0].label, *taus, *cost_cells(group)))
         header = ("stack", *map(_column, tests), *COST_COLUMNS)
+        scales = [test.scale for test in tests]
+        moved = moved_with(scales, "moved with scales in {}") + " " if any(scales) else ""
         note = (
             "MNF x 3, HNP: (MNF-act) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP, with MNF the monomial equivariant "
-            "layer and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
-            f"{over(map(len, stacks)).capitalize()}."
+            f"layer and act the networks' activation. {moved}{over(map(len, stacks)).capitalize()}."
         )
         title = f"Ablation: Kendall's tau of {subject} networks"
         notes = (note, *went_wrong([run for group in stacks for run in group]))

@@ -29,6 +29,7 @@ from nfn_monomial.benchmarks.report.tables import (
     by_model,
     count,
     headline,
+    moved_with,
     over,
     record_of,
     short,
@@ -236,7 +237,7 @@ def _table(rows: Sequence[Row]) -> Table:
         cells.append(tuple(line))
     notes = [COLUMNS]
     if rows[0].scaled:
-        notes.append("1eK: test networks moved by random group elements, scales uniform in [1, 1eK].")
+        notes.append(moved_with(map(scales.get, tests), "moved by random group elements, scales uniform in {}"))
     if WIDENED in scales:
         notes.append("widened: the same functions with more neurons (- for models of one width).")
     notes.append(f"{_over(rows)}; epochs are selected on the validation networks alone.")

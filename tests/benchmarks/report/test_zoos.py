@@ -181,6 +181,13 @@ def test_the_largest_scale_is_the_one_that_is_shown() -> None:
     assert {line[0]: line[3] for line in far.cells}["Grams"] == "0.875 ±0.000"
 
 
+def test_a_scale_is_named_where_networks_are_scaled() -> None:
+    moved = "moved: by random group elements"
+    assert f"{moved}, scales up to 1e4. Bold" in zoo_tables(runs(), {})[0].notes[0]
+    flipped = [run for run in runs() if run.settings.subject.startswith("tanh")]
+    assert f"{moved}. Bold" in zoo_tables(flipped, {})[0].notes[0]
+
+
 def test_every_zoo_is_in_the_legend() -> None:
     some = [run for run in runs() if (run.settings.model, run.settings.subject) != ("hnp", "relu-c")]
     assert len(draw_zoos(some, {}).legends[0].get_texts()) == len(ZOOS), "though the lowest model lacks one"

@@ -58,7 +58,10 @@ def test_tables() -> None:
     ]
     assert len(tanh.cells) == 1
     assert "standard error over seeds" in relu.notes[0]
+    assert "activation. 1eK: test networks moved with scales in [1, 1eK]. Mean" in relu.notes[0]
     assert len(relu.notes) == 1
+    flipped = [replace(run, tests=tuple(replace(test, scale=None) for test in run.tests)) for run in of_stacks()]
+    assert "activation. Mean" in ablation_tables(flipped)[0].notes[0]
     lost = [replace(run, diverged=run.settings.model == "mnf-3") for run in of_stacks()]
     assert ablation_tables(lost)[0].notes[1].endswith("ended the training early: MNF-3.")
 

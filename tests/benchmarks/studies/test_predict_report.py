@@ -90,6 +90,18 @@ def test_a_model_without_widened_networks_has_a_dash() -> None:
     assert "| tau 1e6 | tau widened | R2 original |" in markdown(summarise(first))
 
 
+def test_notes_name_scales_as_columns_do() -> None:
+    moved = "test networks moved by random group elements, scales uniform in"
+    assert f"1eK: {moved} [1, 1eK]." in markdown(summarise(all_runs()))
+    other = [
+        replace(run, tests=tuple(replace(t, name="scale 5", scale=5.0) if t.scale == 10 else t for t in run.tests))
+        for run in all_runs()
+    ]
+    text = markdown(summarise(other))
+    assert f"5, 1e6: {moved} [1, that]." in text
+    assert "1eK" not in text
+
+
 def answers(runs: list[Run]) -> Kept:
     """Of all models to 100 networks; those of the monomial one are closest."""
     rng, true = np.random.default_rng(0), np.arange(100.0)
