@@ -141,7 +141,7 @@ def test_words_on_5000_networks_are_those_of_the_results() -> None:
     relu = [zoo for zoo in zoos if zoo.startswith("relu")]
     count = ("no", "one", "two", "three", "four", "five", "six")[len(zoos)]
     best = {zoo: max((m for m in taus if m not in ahead), key=lambda m: taus[m][zoo]) for zoo in zoos}
-    assert set(best.values()) == {"GNN"}, "so what is ahead of the best baseline is ahead of it"
+    assert {zoo: model for zoo, model in best.items() if model != "GNN"} == {"tanh-deep": "Monomial-HNP"}
 
     first = rows(many, "Ahead of the best baseline")[grams]["mean"].replace("+", "")
     assert results.count(first) == 2, "where it is said what to take, and below its table"
@@ -149,7 +149,8 @@ def test_words_on_5000_networks_are_those_of_the_results() -> None:
     scaled = [f"{moved['GNN'][zoo]} on {zoo}" for zoo in relu]
     assert (
         f"the GNN has {means['GNN']}, message passing with statistics {means[passing]}, Gram matrices {means[grams]}. "
-        f"Neither is told from the GNN. Scaled, the GNN has {', '.join(scaled)}."
+        "On no zoo are these two told from the best baseline, the GNN on all but tanh-deep, where it is the paper's "
+        f"hybrid. Scaled, the GNN has {', '.join(scaled)}."
     ) in results
     for model in (grams, passing):
         for zoo in (*zoos, "mean"):
@@ -158,19 +159,18 @@ def test_words_on_5000_networks_are_those_of_the_results() -> None:
     middle, low, high = interval(ahead[grams]["mean"])
     more, bounds = f"{-middle:.3f}", f"({-high:.3f} to {-low:.3f})"
     assert low < 0 < 0.01 < high, "whether the aim is met cannot be told"
-    assert f"on {count} zoos the GNN has {more} more {bounds} than they" in results
+    assert f"on {count} zoos the best baseline has {more} more {bounds} than they" in results
     assert f"0.01 ahead on average cannot be told there ({low:.3f} to {high:.3f})" in results
-    assert f"the GNN has {more} more than Gram matrices on average {bounds}" in six
-    assert (
-        f"[on {count} zoos](../benchmarks/results/zoos-5000-all/README.md) made anew the GNN has {more} more" in which
-    )
+    assert f"the best baseline has {more} more than Gram matrices on average {bounds}" in six
+    linked = f"[on {count} zoos](../benchmarks/results/zoos-5000-all/README.md)"
+    assert f"{linked} made anew the best baseline has {more} more" in which
     assert f"on average {bounds} as networks are, which cannot" in which
     linked = f"[the {count} zoos](benchmarks/results/zoos-5000-all/README.md)"
-    assert f"GNN has {more} {bounds} more than they, on average over {linked}" in text
+    assert f"best baseline has {more} {bounds} more than they, on average over {linked}" in text
     taken = (", ".join(moved[model][zoo].split()[0] for zoo in relu) for model in ("GNN", grams))
     fallen, kept = (" and ".join(numbers.rsplit(", ", 1)) for numbers in taken)
     assert f"{fallen} against {kept} when the ReLU" in which
-    assert f"scaled, it has {fallen} on the ReLU ones" in text
+    assert f"scaled, the GNN has {fallen} on the ReLU ones" in text
     for of in (many, slow):
         cell = rows(of, "Running networks")[probes]["mean"]
         assert results.count(cell.replace("+", "")) == 2
