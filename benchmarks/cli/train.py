@@ -13,6 +13,7 @@ import typer
 from nfn_monomial.benchmarks.experiments.predict import COLUMN, KEPT, ColumnTask
 from nfn_monomial.benchmarks.settings.base import Count, read_value
 from nfn_monomial.tools.cli.options import KEY, NETWORKS_PANEL, OUTPUT, console, option, show, shown_progress
+from nfn_monomial.tools.files.atomic import results_folder
 
 from .experiments import bar_of_runs
 from .options import command, command_line, configured, prepare_process
@@ -79,7 +80,7 @@ def _train(
     from nfn_monomial.benchmarks.models.catalogue import require_task
     from nfn_monomial.benchmarks.studies.columns import PREDICTOR, columns_report, learn_column, models_for
     from nfn_monomial.benchmarks.train.devices import require_device
-    from nfn_monomial.benchmarks.train.runs import RunStore, record
+    from nfn_monomial.benchmarks.train.runs import CONFIG_NAME, RunStore, record
     from nfn_monomial.tools.definitions.architectures import read_architecture
 
     # Wrong options are an error before anything is read.
@@ -90,7 +91,7 @@ def _train(
     task = None if task is None else read_value(task, ColumnTask, "--task")
     request = Request(folder, targets, column, names, task, split, tuple(group), key, config.seeds[0])
     shape = None if input_shape is None else read_value(input_shape, tuple[Count, ...], "--input")
-    home = out or Path(OUT)
+    home = results_folder(out or OUT, CONFIG_NAME)
     console.quiet = as_json
     try:
         definition = read_architecture(None, net=net, input_shape=shape, net_args=net_args)

@@ -41,8 +41,8 @@ class InrConfig(Settings):
     """The settings that determine a set of INRs.
 
     ``fits``: networks for each training image, from initialisations of their own; images for validation and test have
-    one. ``limit``: number of images, of every split and class alike; None for all. ``steps``: of Adam for each
-    network; None for the set's own. ``shard``: networks in a file.
+    one. ``limit``: number of images, of every split and class alike, at least three; None for all. ``steps``: of Adam
+    for each network; None for the set's own. ``shard``: networks in a file.
     """
 
     images: PictureSet = "mnist5k"
@@ -72,7 +72,7 @@ def make_inrs(
     The ``summary`` has the least, median and largest PSNR, and versions of packages.
 
     Raises:
-        ValueError: as `make_set`, or if there is no such device, or fewer images than the limit.
+        ValueError: as `make_set`, or if there is no such device, fewer images than the limit, or a limit below three.
     """
     config, place = config or InrConfig(), require_device(device)
     pictures = load_pictures(config.images)  # may fail, so before anything is written
@@ -112,11 +112,15 @@ def _plan(config: InrConfig, pictures: Pictures) -> tuple[Tensor, Tensor, Tensor
     """Returns for every network its image, the number of the fit, and the split; int64 ``(N,)`` each."""
     if config.limit is not None and config.limit > len(pictures):
         raise InvalidValueError(f"limit is {config.limit}, but {config.images} has {len(pictures)} images")
-    share = (config.limit or len(pictures)) / len(pictures)
+    if config.limit is not None and config.limit < len(SIDES):
+        raise InvalidValueError(f"limit is {config.limit}: at least {len(SIDES)}, an image each of {', '.join(SIDES)}")
+    images = config.limit or len(pictures)
+    sides: dict[str, Tensor] = {name: getattr(pictures, name) for name in SIDES}
+    counts = {name: max(1, round(len(rows) * images / len(pictures))) for name, rows in sides.items()}
+    counts["train"] += images - sum(counts.values())  # rounding, and ones that had to be one
     split_of = torch.full((len(pictures),), -1)
-    for number, name in enumerate(SIDES):
-        rows: Tensor = getattr(pictures, name)
-        split_of[rows[: max(1, round(len(rows) * share))]] = number
+    for number, (name, rows) in enumerate(sides.items()):
+        split_of[rows[: counts[name]]] = number
     fits = [torch.nonzero(split_of >= 0 if fit == 0 else split_of == 0).flatten() for fit in range(config.fits)]
     image = torch.cat(fits)
     fit = torch.repeat_interleave(torch.arange(config.fits), torch.tensor([len(rows) for rows in fits]))

@@ -175,8 +175,9 @@ def _comparisons(taus: Taus) -> list[tuple[str, list[str], list[str]]]:
     first = {model: next(iter(taus[model].values()))[0] for model in ours}
     running = [model for model in ours if first[model].sees == "functions"]
     weights = [model for model in ours if model not in running and first[model].invariant_under == "group"]
+    several = len(_zoos(taus)) > 1
     return [
-        ("Ahead of the best baseline of each zoo", ours, [model for model in taus if model not in ours]),
+        (f"Ahead of the best baseline{' of each zoo' * several}", ours, [model for model in taus if model not in ours]),
         ("Running networks: ahead of the best of our invariant models that see weights alone", running, weights),
     ]
 

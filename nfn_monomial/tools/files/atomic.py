@@ -48,14 +48,22 @@ def write_json(path: Path, value: object) -> None:
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def results_folder(path: str | Path) -> Path:
+def results_folder(path: str | Path, mark: str | None = None) -> Path:
     """Returns the path of a folder for results, which need not exist yet.
 
+    Args:
+        path: of the folder.
+        mark: name of a file that is there before a ``table.md`` of ours; without it, such a table is somebody else's.
+
     Raises:
-        ValueError: if it, or a folder above it, is a file.
+        ValueError: if it, or a folder above it, is a file, or if it has a ``table.md`` of somebody else.
     """
     folder = Path(path)
     existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     if existing.exists() and not existing.is_dir():
         raise InvalidValueError(f"{existing} is a file: give a folder for the results")
+    if mark and (folder / "table.md").exists() and not (folder / mark).exists():
+        raise InvalidValueError(
+            f"{folder / 'table.md'} is not of this command, and would be replaced: choose another --out"
+        )
     return folder

@@ -173,7 +173,7 @@ def test_what_makes_missing_data_is_named(
         ("--data {zoo} --set augmented_activations=rellu", "augmented_activations has rellu: the data have "),
         ("--data {zoo} --set recipe={cut}", "{cut} is damaged"),
         ("--data {zoo} --set recipe={other} --models np", "{other} has recipes for statnn, but for none of np"),
-        ("--data {zoo} --out {own}", "table.md is of no experiment, and would be replaced: choose another --out"),
+        ("--data {zoo} --out {own}", "table.md is not of this command, and would be replaced: choose another --out"),
         ("--data {zoo} --seeds 0", "Invalid value for '--seeds'"),
         ("--data {zoo} --device cuda:9", "device 'cuda:9' is not there"),
         ("--data {zoo} --data-option limits=10", "no option limits; it has limit"),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from nfn_monomial.benchmarks.data.formats.made import MadeInrs
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.make.inrs import InrConfig, _plan
 from nfn_monomial.benchmarks.make.siren_fit import psnr
 from nfn_monomial.tools.cli.application import app
 
@@ -46,6 +48,17 @@ def test_parts_share_no_image_and_only_training_images_have_several_networks(inr
     assert corpus.classes == 10
 
 
+@pytest.mark.parametrize("images", ["digits", "crops"])
+def test_as_many_images_are_fitted_as_are_asked_for(images: Literal["digits", "crops"]) -> None:
+    pictures = load_pictures(images)
+    for limit in (*range(3, 40), len(pictures) // 3, len(pictures) - 1, len(pictures)):
+        image, _, split = _plan(InrConfig(images, limit=limit), pictures)
+        assert len(image) == len(image.unique()) == limit
+        assert split.unique().tolist() == [0, 1, 2], limit
+    with pytest.raises(ValueError, match="limit is 2: at least 3, an image each of train, val, test"):
+        _plan(InrConfig(images, limit=2), pictures)
+
+
 # Figure and command
 
 
@@ -73,3 +86,11 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     assert "12 networks, all were already there" in second.output
     assert (tmp_path / "table.md").read_text(encoding="utf-8") == told
     assert "seed is 0 there, 1 asked for" in CliRunner().invoke(app, [*command, "--seed", "1"]).output
+
+
+def test_somebody_elses_table_stays(tmp_path: Path) -> None:
+    (tmp_path / "table.md").write_text("mine", encoding="utf-8")
+    refused = CliRunner().invoke(app, ["inr", "make", "--images", "digits", "--networks", "3", "--out", str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "table.md is not of this command, and would be replaced" in " ".join(refused.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]

@@ -411,6 +411,7 @@ def test_one_number_of_training_networks_is_no_curve() -> None:
     assert near.title == "Kendall's tau: 500 training networks, test networks as they are"
     assert "rank" not in near.notes[0]
     ((label, on_zoo),) = ahead.cells
+    assert ahead.title.startswith("Ahead of the best baseline: 500 training networks")
     assert label == "Grams"
     assert "(" in on_zoo
     assert "95 % interval" in ahead.notes[0]

@@ -65,6 +65,13 @@ def test_numbers(home: Path) -> None:
     assert mae == pytest.approx(chosen["test"]["mae"])
 
 
+def test_somebody_elses_table_stays(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.md").write_text("mine", encoding="utf-8")
+    refused = train(home, "loss", "--models", "stats", "--out", tmp_path, code=2)
+    assert "table.md is not of this command, and would be replaced" in " ".join(refused.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
+
+
 def test_predictions_are_in_the_units_of_the_column(home: Path) -> None:
     """Whatever form a checkpoint comes in, and whatever prefix its keys have."""
     results = json.loads((home / "out" / "results.json").read_text())
