@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 RESULT_FILES = ("benchmarks/results/*.md", "benchmarks/results/*.toml", "benchmarks/results/**/*.png")
 SHOWN = (
-    *("demo", "zoos", "zoos-5000", "zoos-5000-all", "zoos-paper", "tune"),
+    *("demo", "zoos", "zoos-5000", "zoos-paper", "tune"),
     *("classify-inr-long", "edit-dilate", "ratios"),
 )
 OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", *RESULT_FILES)
