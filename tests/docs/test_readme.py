@@ -100,7 +100,8 @@ def test_words_about_the_paper_are_those_of_the_results() -> None:
 
     def below(activation: str, networks: str) -> str:
         claim = re.compile(rf"Monomial-NFN is above (\w+) on networks {networks}$")
-        return " and ".join(match[1] for of, text in held if of == activation and (match := claim.match(text)))
+        models = [match[1] for of, text in held if of == activation and (match := claim.match(text))]
+        return " and ".join(", ".join(models).rsplit(", ", 1))
 
     assert verdicts["relu", "Monomial-NFN is as good as HNP on networks as they are"] == "does not hold"
     assert (
