@@ -143,9 +143,9 @@ def test_words_on_5000_networks_are_those_of_the_results() -> None:
     means = {model: taus[model]["mean"].split()[0] for model in (grams, passing, "GNN")}
     scaled = [f"{moved['GNN'][zoo]} on {zoo}" for zoo in relu]
     assert (
-        f"on average, Gram matrices have {means[grams]}, message passing with statistics {means[passing]}, the GNN {means['GNN']}. "
-        "The first two are told from the best baseline on no zoo, nor on average; it is the GNN, on tanh-wide and "
-        f"tanh-deep the paper's hybrid. Scaled, the GNN has {', '.join(scaled)}."
+        f"on average, Gram matrices have {means[grams]}, message passing with statistics {means[passing]}, "
+        f"the GNN {means['GNN']}. The first two are told from the best baseline on no zoo, nor on average; it is the "
+        f"GNN, on tanh-wide and tanh-deep the paper's hybrid. Scaled, the GNN has {', '.join(scaled)}."
     ) in results
     for model in (grams, passing):
         for zoo in (*zoos, "mean"):
