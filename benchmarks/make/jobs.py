@@ -157,7 +157,7 @@ def claim(folder: Path, described: Mapping[str, Any], overwrite: bool) -> dict[s
             f"{folder} holds networks of another configuration: {'; '.join(differing)}; make them again by "
             "overwrite=True (zoo make --overwrite, inr make --overwrite), or choose another folder"
         )
-    for path in (*shards, folder / ZOO_FILE):  # the file last: data without it would be nobody's
+    for path in shards:  # the file stays until another takes its place: data without it would be nobody's
         path.unlink()
     return {}
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -94,3 +95,18 @@ def test_somebody_elses_table_stays(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "table.md is not of this command, and would be replaced" in " ".join(refused.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
+
+
+def test_another_set_is_made_though_it_was_cut_off_between_the_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of the set of before is this command's, though its networks are gone."""
+    command = ["inr", "make", "--images", "digits", "--networks", "3", "--steps", "2", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    other = [*command, "--seed", "1", "--overwrite"]
+    with monkeypatch.context() as cut:
+        cut.setattr("nfn_monomial.benchmarks.make.jobs.write_json", Mock(side_effect=KeyboardInterrupt))
+        assert CliRunner().invoke(app, other).exit_code
+    assert not list(tmp_path.glob("shard-*"))
+    again = CliRunner().invoke(app, other)
+    assert "3 networks, 3 fitted" in again.output, again.output
