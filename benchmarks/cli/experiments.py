@@ -152,6 +152,7 @@ def _load(
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the data and their description for the record; corpora of several folders are named by these, too."""
     from nfn_monomial.benchmarks.data.formats.detection import load_generalization, load_inr
+    from nfn_monomial.benchmarks.data.networks import fingerprint
     from nfn_monomial.tools.predictors.architectures import MixedActivation
 
     names = [folder.resolve().name for folder in folders]
@@ -159,6 +160,7 @@ def _load(
         raise InvalidValueError(f"several folders have one name: {', '.join(names)}; give each another")
     corpora: dict[str, Any] = {}
     source: dict[str, Any] = {}
+    marks: dict[str, Path] = {}
     for folder, folder_name in zip(folders, names, strict=True):
         with shown_progress(f"reading {folder}") as progress:
             if experiment.inrs:
@@ -168,6 +170,11 @@ def _load(
                 activations = () if len(folders) > 1 else getattr(config, "activations", ())  # others are chosen later
                 read = load_generalization(folder, options, activations=activations, on_progress=progress)
                 if len(folders) > 1:
+                    for activation, mark in {a: fingerprint(corpus) for a, corpus in read.items()}.items():
+                        if (first := marks.setdefault(mark, folder)) != folder:
+                            raise InvalidValueError(
+                                f"{first} and {folder} hold the same {activation} networks: give each zoo once"
+                            )
                     named = [part for part in folder_name.split("-") if part in get_args(MixedActivation)]
                     called = {a: folder_name if named == [a] else f"{folder_name}-{a}" for a in read}
                     read = {called[a]: replace(corpus, activation=called[a]) for a, corpus in read.items()}

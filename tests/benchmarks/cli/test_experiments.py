@@ -14,6 +14,7 @@ from small_zoo import corpus
 
 from nfn_monomial.benchmarks.cli import experiments
 from nfn_monomial.benchmarks.data.formats import detection
+from nfn_monomial.benchmarks.data.formats.made import read_shard, stated, write_shard
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS, Experiment
 from nfn_monomial.benchmarks.make import config
 from nfn_monomial.benchmarks.make.config import MixedConfig
@@ -33,6 +34,18 @@ def read(folder: Path, name: str = "results") -> Any:
 
 def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+def another(zoo: Path, folder: Path) -> Path:
+    """A zoo that differs from this one in a single accuracy of each shard."""
+    shutil.copytree(zoo, folder)
+    described = {name: value for name, value in stated(folder).items() if name != "made"}
+    for number in range(described["shards"]):
+        shard = read_shard(folder, number, described)
+        tensors = {name: t.clone() for name, t in shard.tensors.items()}
+        tensors["accuracy"][0] /= 2
+        write_shard(folder, number, described, shard._replace(tensors=tensors))
+    return folder
 
 
 @pytest.fixture
@@ -85,7 +98,7 @@ def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path, asked: list[tuple
 
 
 def test_tune_takes_several_zoos(zoo: Path, tmp_path: Path, asked: list[tuple[Any, Any]]) -> None:
-    other = shutil.copytree(zoo, tmp_path / "other")
+    other = another(zoo, tmp_path / "other")
     command = ("tune", "--data", zoo, "--out", tmp_path / "tuned", "--set", "trials=2")
     said(*command, "--data", other)
     ((corpora, config),) = asked
@@ -94,11 +107,16 @@ def test_tune_takes_several_zoos(zoo: Path, tmp_path: Path, asked: list[tuple[An
     assert [corpus.activation for corpus in corpora.values()] == list(corpora) == names
     assert set(read(tmp_path / "tuned", "config")["data"]) == {"path", *names}
     assert "several folders have one name" in said(*command, "--data", zoo, code=2)
+    copy = shutil.copytree(zoo, tmp_path / "copy")
+    text = said(*command, "--data", other, "--data", copy, code=2)
+    assert f"{zoo} and {copy} hold the same relu networks: give each zoo once" in text
 
 
 def test_no_zoo_takes_the_place_of_another(zoo: Path, tmp_path: Path, asked: list[tuple[Any, Any]]) -> None:
     """Whatever their folders are called; the last word of a name that is an activation is the zoo's own."""
-    other, some, also = (shutil.copytree(zoo, tmp_path / name) for name in ("relu-tanh", "some", "some-relu"))
+    other = another(zoo, tmp_path / "relu-tanh")
+    some = another(other, tmp_path / "some")
+    also = another(some, tmp_path / "some-relu")
     command = ("tune", "--data", zoo, "--out", tmp_path / "tuned", "--set", "trials=2")
     said(*command, "--data", other)
     names = [*(f"{zoo.name}-{a}" for a in ("relu", "tanh")), *(f"relu-tanh-{a}" for a in ("relu", "tanh"))]
@@ -109,14 +127,16 @@ def test_no_zoo_takes_the_place_of_another(zoo: Path, tmp_path: Path, asked: lis
 
 def test_a_choice_of_activations_is_one_among_all_zoos(zoo: Path, tmp_path: Path) -> None:
     """Zoos have the same names with it and without, and one that has none of these networks is left out."""
-    other, tanh = shutil.copytree(zoo, tmp_path / "some-relu"), tmp_path / "tanhs"
+    other, tanh = another(zoo, tmp_path / "some-relu"), tmp_path / "tanhs"
     make_zoo(tanh, config.ZooConfig(networks=12, activations=("tanh",), epochs=(1, 1), train_fractions=(0.1,)))
     command = ("predict-generalization", "--data", zoo, "--data", other, "--data", tanh, "--models", "statnn", *QUICK)
     some = ("--set", "train_sets=original", "--set", "widen=0", "--set", "activations=relu")
-    said(*command, *some, "--out", tmp_path / "some")
+    text = said(*command, *some, "--out", tmp_path / "some")
     rows = read(tmp_path / "some")["rows"]
     assert [row["activation"] for row in rows] == [f"{zoo.name}-relu", "some-relu"]
-    assert len({row["tau"]["original"]["mean"] for row in rows}) == 1
+    assert text.count(": 16 training, 4 validation, 20 test networks") == 4, (
+        "of both activations, which are chosen later"
+    )
     assert "none with gelu" in said(*command, "--set", "activations=gelu", "--out", tmp_path / "no", code=2)
 
 
