@@ -170,8 +170,8 @@ def _load(
                 activations = () if len(folders) > 1 else getattr(config, "activations", ())  # others are chosen later
                 read = load_generalization(folder, options, activations=activations, on_progress=progress)
                 if len(folders) > 1:
-                    for activation, mark in {a: fingerprint(corpus) for a, corpus in read.items()}.items():
-                        if (first := marks.setdefault(mark, folder)) != folder:
+                    for activation, corpus in read.items():
+                        if (first := marks.setdefault(fingerprint(corpus), folder)) != folder:
                             raise InvalidValueError(
                                 f"{first} and {folder} hold the same {activation} networks: give each zoo once"
                             )

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from nfn_monomial.errors import InvalidValueError
@@ -53,17 +54,24 @@ def results_folder(path: str | Path, mark: str | None = None) -> Path:
 
     Args:
         path: of the folder.
-        mark: name of a file that is there before a ``table.md`` of ours; without it, such a table is somebody else's.
+        mark: name of a JSON file with a ``config``, which is there before results of ours.
 
     Raises:
-        ValueError: if it, or a folder above it, is a file, or if it has a ``table.md`` of somebody else.
+        ValueError: if it, or a folder above it, is a file, or if it has somebody else's file of that name, or results.
     """
     folder = Path(path)
     existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     if existing.exists() and not existing.is_dir():
         raise InvalidValueError(f"{existing} is a file: give a folder for the results")
-    if mark and (folder / "table.md").exists() and not (folder / mark).exists():
-        raise InvalidValueError(
-            f"{folder / 'table.md'} is not of this command, and would be replaced: choose another --out"
-        )
+    if mark and not _configured(folder / mark):
+        for path in (folder / name for name in (mark, "table.md", "results.json")):
+            if path.exists():
+                raise InvalidValueError(f"{path} is not of this command, and would be replaced: choose another --out")
     return folder
+
+
+def _configured(path: Path) -> bool:
+    with suppress(OSError, ValueError):
+        stated = json.loads(path.read_bytes())
+        return isinstance(stated, dict) and "config" in stated
+    return False

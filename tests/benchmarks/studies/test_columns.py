@@ -65,11 +65,15 @@ def test_numbers(home: Path) -> None:
     assert mae == pytest.approx(chosen["test"]["mae"])
 
 
-def test_somebody_elses_table_stays(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "table.md").write_text("mine", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("table.md", "mine"), ("results.json", "{}"), ("config.json", '{"model_type": "bert"}'), ("config.json", "[1]")],
+)
+def test_somebody_elses_files_stay(name: str, text: str, home: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
     refused = train(home, "loss", "--models", "stats", "--out", tmp_path, code=2)
-    assert "table.md is not of this command, and would be replaced" in " ".join(refused.split())
-    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
+    assert f"{name} is not of this command, and would be replaced" in " ".join(refused.split())
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {name: text}
 
 
 def test_predictions_are_in_the_units_of_the_column(home: Path) -> None:
